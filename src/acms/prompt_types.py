@@ -218,6 +218,23 @@ class CachePrediction:
         return cached * self.predicted_tokens + write * (self.total_tokens - self.predicted_tokens)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What the tokens of a request are used for, in raw tokens of the codec."""
+
+    #: What the caller wrote for the system or the developer, and everything else that the caller wrote.
+    system: int = 0
+    written: int = 0
+    #: Messages and summaries of a log.
+    history: int = 0
+    recalled: int = 0
+    pins: int = 0
+    #: Functions that are offered, and what the format takes by itself.
+    tools: int = 0
+    #: What is left of the budget; 0 without one.
+    free: int = 0
+
+
 class Redacted(NamedTuple):
     """An entry that is not shown as it was stored, and what was taken out of it."""
 

@@ -156,7 +156,8 @@ def plain_share(
             choices[id(one)] = Choice(one, True, "episode", why)
             reserved -= one.tokens
             left -= one.tokens
-    for place, one in enumerate(sorted(past, key=best_first)):
+    competing = [one for one in current[:-1] if id(one) not in choices and one.relevance > 0]
+    for place, one in enumerate(sorted([*past, *competing], key=best_first)):
         excerpt = min(left, max(budget // 3, LEAST))
         if one.tokens <= left:
             why = f"marked {', '.join(one.markers)}, and relevant" if one.markers else "relevant to the query"

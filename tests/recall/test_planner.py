@@ -271,6 +271,13 @@ def test_a_current_episode_larger_than_its_share_keeps_the_marked_and_the_newest
     assert taken(share(past, current, 100, 0.4)) == [1, 2, 3, 4, 5, 6, 7, 10, 11, 12]
 
 
+def test_what_answers_in_the_current_episode_competes_beyond_its_share() -> None:
+    past = ranked(10, 10, 10, 10, 10, 10, score=0.5)
+    current = [*ranked(10, first=7, score=0.9), *ranked(10, 10, 10, 10, 10, first=8, score=0.0)]
+    assert taken(share(past, current, 100, 0.4)) == [1, 2, 3, 4, 5, 7, 9, 10, 11, 12]
+    assert taken(share(past, current, 100, 0.0)) == [1, 2, 3, 4, 5, 6, 7, 10, 11, 12]
+
+
 def test_a_latest_message_above_the_floor_takes_from_the_past() -> None:
     assert taken(share(ranked(30, 30), ranked(10, 70, first=3), 100, 0.4)) == [1, 4]
 

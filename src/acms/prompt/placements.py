@@ -20,12 +20,15 @@ from typing import Any, NamedTuple
 
 from acms.log.encoding import is_summary, locate
 from acms.log.in_force import Cover, unasked
-from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, State, Text, ToolCall
+from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, State, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Composed, Piece
+from acms.ports import TokenCounter
 from acms.prompt.manifest import Quote, Segment, canonical
 from acms.prompt.manifest_writer import Quotable, joined_text, quoted
+from acms.prompt.truncate import shortened
 from acms.prompt_types import PromptMessage
 from acms.results import ContextItem
+from acms.text import condense
 
 FORMAT = 1
 """Version of the record's format; one of another version counts as none."""
@@ -35,6 +38,9 @@ NEWEST = 0.15
 
 HALF = 0.5
 """The same of a history without a recall beside it."""
+
+RESULT = 12
+"""An output of a tool takes one part in so many of a prompt, at most."""
 
 FILLED = 0.6
 """Share of what a recall may take that is filled by score alone."""
@@ -154,13 +160,19 @@ def lasts(kept: Placements, replacing: Sequence[Entry], rows: Sequence[Entry | N
     """Return whether an epoch can go on: nothing it shows was replaced, retracted, erased or lost since it began.
 
     `replacing` are the entries of the log that put others out of force, `rows` those that `kept.ids` name. A summary
-    that nobody asked for takes effect with the next epoch, also on what it stands for.
+    that nobody asked for takes effect with the next epoch; what a summary stands for is recalled as it was said.
     """
     for entry in replacing:
         if entry.version > kept.began and not unasked(entry) and _reaches(entry, kept.first):
             return False
-    cover = Cover([one for one in replacing if not unasked(one) or one.version <= kept.began])
-    return all(row is not None and row.state is State.LIVE and _in_force(row, cover) for row in rows)
+    effective = [one for one in replacing if not unasked(one) or one.version <= kept.began]
+    shown, found = Cover(effective), Cover(effective, searchable=True)
+    return all(
+        row is not None
+        and row.state is State.LIVE
+        and (shown if row.id in kept.lead else found).by(row.version) is None
+        for row in rows
+    )
 
 
 def _reaches(entry: Entry, first: int) -> bool:
@@ -168,10 +180,6 @@ def _reaches(entry: Entry, first: int) -> bool:
     if entry.kind is Kind.SUMMARY:
         return True
     return entry.kind is not Kind.FACT and any(last >= first for _, last in entry.replaces)
-
-
-def _in_force(row: Entry, cover: Cover) -> bool:
-    return cover.by(row.version) is None
 
 
 def strangers(kept: Placements, lineage: Sequence[str]) -> dict[str, list[str]]:
@@ -259,6 +267,28 @@ def answers(items: Sequence[ContextItem], least: int, cutoff: float) -> list[Con
         taken += sum(item.token_count for item in group)
     left_out = {item.version for item in items if item.id not in chosen}
     return [item for item in items if item.id in chosen and item.later not in left_out]
+
+
+def condensed(unit: Atom, tokens: int, counter: TokenCounter) -> Atom:
+    """Return a unit in which no output of a tool has more than so many tokens; the whole of it stays in the log."""
+    if not any(message.role is Role.TOOL for message in unit.messages):
+        return unit
+    return unit._replace(messages=tuple([_condensed(one, tokens, counter) for one in unit.messages]))
+
+
+def _condensed(message: PromptMessage, tokens: int, counter: TokenCounter) -> PromptMessage:
+    known = message.tokens if message.counter == counter.name else None
+    if message.role is not Role.TOOL or (known is not None and known <= tokens):
+        return message
+    parts = tuple([_shorter(part, tokens, counter) for part in message.parts])
+    return message if parts == message.parts else replace(message, parts=parts, tokens=None, counter="")
+
+
+def _shorter(part: Part, tokens: int, counter: TokenCounter) -> Part:
+    if not isinstance(part, ToolResult):
+        return part
+    text = condense.condensed(part.output, tokens, counter) or shortened(part.output, tokens, counter)
+    return replace(part, output=text or part.output)
 
 
 def without_reasoning(unit: Atom) -> Atom:

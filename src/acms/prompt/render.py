@@ -42,7 +42,7 @@ from acms.prompt.manifest_writer import written as written_manifest
 from acms.prompt.resolve import Request, Resolved, Resolver, allowed, laid_out, remembering
 from acms.prompt.staying import TRIES, Pair, Staying, aside, pair
 from acms.prompt.steps import Log, Readable, Recalling, Shrinking, Step, at, replaced
-from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage
+from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage, Use
 from acms.recall.request import EVIDENT
 from acms.results import ContextItems, Ledger
 
@@ -93,6 +93,7 @@ class Rendered:
         recalls: Sequence[Ledger],
         left: Sequence[Left],
         after: Manifest | None,
+        base: int = 0,
     ) -> None:
         #: Arguments of the request: messages, tools and cache hints; not the model.
         self.payload = payload
@@ -109,6 +110,7 @@ class Rendered:
         self._recalls = tuple(recalls)
         self._omitted = sum([len(one.ids) for one in left if one.gone])
         self._after = after
+        self._base = base
 
     def __repr__(self) -> str:
         bound = "" if self.budget is None else f" of {self.budget}"
@@ -144,6 +146,19 @@ class Rendered:
         """What of the request the provider can read from its cache, after the earlier render that `after` named."""
         key = self.payload.get("prompt_cache_key", "")
         return predict(self.outline, self._after, self.codec, key=key)
+
+    @cached_property
+    def use(self) -> Use:
+        """What its tokens are used for; `free` is what is left of the budget."""
+        found = dict.fromkeys(("system", "written", "history", "recalled", "pins"), 0)
+        for one in self._placed:
+            found[_part_of(one)] += one.tokens
+        free = 0 if self.budget is None else self.budget - self.tokens.upper_bound
+        return Use(**found, tools=self._base, free=free)
+
+    def seen(self, id: str) -> bool:
+        """Return whether an entry is in the request: its text, or what its rendition shows of it."""
+        return id in _entry_ids(self._placed)
 
     def report(self, usage: object) -> Report:
         """Learn from what the provider says a request took: the object of its SDK, or the same as a mapping."""
@@ -324,10 +339,10 @@ class _Render:
         front = [one for one in rest.placed if one not in behind or one.message.role in INSTRUCTING]
         asked = any(one.message.role is Role.USER and not one.pieces for one in behind)
 
-        async def ask(tokens: int) -> ContextItems:
+        async def ask(tokens: int, beside: bool) -> ContextItems:
             assert recall is not None
             assert stays.recall is not None
-            items = await self._recall(recall, tokens, ())
+            items = await self._recall(recall, tokens, (), beside=beside)
             self._found[f"{resolved.tree.id}/{names[stays.recall]}"] = items
             return items
 
@@ -336,7 +351,9 @@ class _Render:
             recall,
             self._codec,
             room=max(0, self._limit - rest.tokens - floors),
+            result=self._limit // placements.RESULT,
             asked=asked,
+            tools=bool(self._tools),
             front=placements.front(
                 [fingerprint(one.message) for one in front], [one.name for one in self._tools]
             ),
@@ -386,11 +403,14 @@ class _Render:
                 left -= self._codec.cost(written(content.recalled(found), found)) if found else 0
         return replaced(tree, made)
 
-    async def _recall(self, step: Recalling, tokens: int, seen: Collection[str]) -> ContextItems:
-        """Ask the past; a message of the user that is the query itself is no answer."""
+    async def _recall(
+        self, step: Recalling, tokens: int, seen: Collection[str], *, beside: bool = False
+    ) -> ContextItems:
+        """Ask the past; a message of the user that is the query itself is no answer, nor is what stands beside one."""
         options = dict(step.options)
         exclude = {*options.pop("exclude"), *seen}
-        options["min_relevance"] = max(options.get("min_relevance", 0.0), EVIDENT)
+        if not beside:
+            options["min_relevance"] = max(options.get("min_relevance", 0.0), EVIDENT)
         while True:
             items: ContextItems = await step.session.recall(
                 step.query, token_budget=tokens, exclude=exclude, relevant_only=True, **options
@@ -497,6 +517,7 @@ class _Render:
             recalls=recalls,
             left=left,
             after=after,
+            base=codec.base(self._tools),
         )
         self._report(rendered, fitted, len(left), span)
         return rendered
@@ -540,6 +561,15 @@ class _Fit(NamedTuple):
     marks: tuple[CacheMark, ...]
     #: Raw tokens it was fitted to.
     limit: int | None
+
+
+def _part_of(one: Placed) -> str:
+    """Return what a message of a request is part of."""
+    if one.pieces:
+        return "recalled" if one.message.sources else "pins"
+    if one.message.sources or one.rendition in ("summary", "placeholder"):
+        return "history"
+    return "system" if one.message.role in INSTRUCTING else "written"
 
 
 def _entry_ids(placed: Iterable[Placed]) -> set[str]:

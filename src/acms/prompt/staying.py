@@ -94,8 +94,8 @@ class Placed(NamedTuple):
     log: LogRead | None
 
 
-Ask = Callable[[int], Awaitable[ContextItems]]
-"""Recalls within so many tokens."""
+Ask = Callable[[int, bool], Awaitable[ContextItems]]
+"""Recalls within so many tokens; True: what stands beside answers too, in what room these leave."""
 
 
 class Staying:
@@ -108,7 +108,9 @@ class Staying:
         codec: Codec,
         *,
         room: int,
+        result: int,
         asked: bool,
+        tools: bool,
         front: str,
         name: str,
         told: dict[str, Any],
@@ -119,8 +121,12 @@ class Staying:
         self._codec = codec
         #: Raw tokens for all of it.
         self._room = room
+        #: Tokens of a tool's output, beyond which it is shown condensed: the first time, and so ever after.
+        self._result = result
         #: Whether the caller wrote a message of the user behind it.
         self._asked = asked
+        #: Whether functions are offered.
+        self._tools = tools
         self._front = front
         #: Of the record: it says the shape of the prompt.
         self._name = name
@@ -131,8 +137,8 @@ class Staying:
         #: Revision of the record that was read; 0 when there was none of this log's own.
         self._rev = 0
         self._was: Placements | None = None
-        #: Whether an epoch begins in any case.
-        self._fresh = False
+        #: Whether an epoch begins in any case, and whether one began.
+        self._anew = self._began = False
 
     # ── the record ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -206,8 +212,8 @@ class Staying:
         if kept is None or self._context is None or not isinstance(storage, HasRecords):
             return True
         lost = {id for one in fitted.left if one.path == path and one.gone for id in one.ids}
-        if lost and not self._fresh:
-            self._fresh = True
+        if lost and not self._began:
+            self._anew = True
             return False
         if lost:
             kept = _without(kept, placed, lost)
@@ -228,11 +234,12 @@ class Staying:
             return await self._alone()
         self._context = await self._session.storage.context(context_id)
         kept = await self._load(self._context)
-        if kept is not None and not self._fresh:
+        self._began = False
+        if kept is not None and not self._anew:
             placed = await self._go_on(kept)
             if placed is not None:
                 return placed
-        self._fresh = True
+        self._began = True
         return await self._begin()
 
     async def _alone(self) -> Placed:
@@ -253,6 +260,9 @@ class Staying:
                     units
                 )  # asked for something else in the middle of a turn: behind all that was said
             blocks = [one for one in kept.blocks if placements.position(units, one.after) < place]
+            if len(blocks) < len(kept.blocks):  # nothing was said since: a request by itself
+                self._was = None
+                return None
             seen = _sources([*read.lead, *units], blocks)
             found = await self._answers(self._depth, seen)
             blocks.append(self._block(read, units, place, found))
@@ -280,12 +290,8 @@ class Staying:
             depth = left if single or (start == 0 and read.gathered.whole) else min(self._depth, left)
             seen = _sources([*read.lead, *units[start:]], ())
             found = await self._answers(depth, seen, single=single)
-            left -= self._cost([content.recalled(found)]) if found else 0
-            while single and start and costs[start - 1] <= left:
-                start -= 1
-                left -= costs[start]
-            shown = _sources(units[start:], ())
-            found = tuple([piece for piece in found if shown.isdisjoint(piece.sources)])
+            if single:
+                start, found = self._filled(units, costs, start, room, found)
         read = read._replace(units=units[start:])
         place = placements.turn(read.units, asked=self._asked)
         blocks = () if self._recall is None else (self._block(read, read.units, place, found),)
@@ -302,15 +308,32 @@ class Staying:
         )
         return self._placed(kept, read)
 
+    def _filled(
+        self, units: Sequence[Atom], costs: Sequence[int], start: int, room: int, found: tuple[Piece, ...]
+    ) -> tuple[int, tuple[Piece, ...]]:
+        """Show more of the history in what room the answers left; what it shows is not shown twice."""
+        while True:
+            left = room - sum(costs[start:]) - (self._cost([content.recalled(found)]) if found else 0)
+            if not start or costs[start - 1] > left:
+                return start, found
+            while start and costs[start - 1] <= left:
+                start -= 1
+                left -= costs[start]
+            shown = _sources(units[start:], ())
+            found = tuple([piece for piece in found if shown.isdisjoint(piece.sources)])
+
     def _single(self, units: Sequence[Atom], costs: Sequence[int]) -> bool:
         """Return whether a request shares its room with no later one, and is filled: nothing is kept for growth.
 
         So it is with the first of its kind, with what keeps nothing, and where turns are so long that the next one
-        would not fit what is left: that is told by how much was said in the epoch before.
+        would not fit what is left: that is told by how much was said in the epoch before. Where tools are called a
+        request is followed by others of the same turn, and none of them may move anything.
         """
         was = self._was
         if self._recall is None or not self._keeps:
             return not self._keeps
+        if self._tools or any(len(unit.messages) > 1 for unit in units):
+            return False
         if was is None:
             return True
         said = sum(cost for unit, cost in zip(units, costs, strict=True) if unit.first > was.began)
@@ -358,8 +381,10 @@ class Staying:
     async def _read_on(self, kept: Placements) -> Read:
         """Read what an epoch shows of the log."""
         gathered = await self._session.said(since=kept.start, began=kept.began)
-        units = [unit for unit in self._units(gathered.units) if unit.before >= kept.start]
-        if kept.first:
+        units = self._units(gathered.units)
+        if kept.first:  # an edit lies where the next message does: what comes before it says the same place
+            starts = (place for place, unit in enumerate(units) if unit.first == kept.first)
+            units = units[next(starts, len(units)) :]
             units = [unit for unit in units if not any(map(is_summary, unit.messages[0].sources))]
         lead = [Unit((self._told[id],)) for id in kept.lead]
         return Read(gathered, units, self._units(lead))
@@ -387,7 +412,8 @@ class Staying:
 
     def _units(self, units: Sequence[Unit[Entry]]) -> list[Atom]:
         self._told.update({entry.id: entry for unit in units for entry in unit.entries})
-        return content.atoms(units, self._session.counter.name)
+        found = content.atoms(units, self._session.counter.name)
+        return [placements.condensed(unit, self._result, self._codec.counter) for unit in found]
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -407,7 +433,7 @@ class Staying:
         tokens = depth if self._recall.tokens is None else min(depth, self._recall.tokens)
         same = self._codec.counter.name == self._session.counter.name
         while tokens > frame:
-            items = await self._ask(tokens - frame)
+            items = await self._ask(tokens - frame, single)
             chosen = (
                 items
                 if single

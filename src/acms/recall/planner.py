@@ -7,7 +7,6 @@ plan is made again with that much less (decision 0004).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,8 @@ from acms.model import Entry, Media, Part, Privacy, Role, Source, Span, ToolResu
 from acms.ports import Frame, TokenCounter
 from acms.privacy.modes import Cleared
 from acms.results import SEPARATOR, UNSURE, Certainty, ContextItem, Ledger, Others, Verdict, speak
-from acms.text.tokenizer import spans, terms, words
+from acms.text.condense import records
+from acms.text.tokenizer import terms, words
 
 CUT = " […] "
 """Stands for what was left out of a text that did not fit."""
@@ -190,8 +190,8 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
     """Divide a budget between the past and the current episode, both oldest first.
 
     The latest message first; then up to `floor` of the budget for the rest of the current episode, marked messages
-    and then newest first; then the past, marked answers in a share of it and the rest by score; then what is left for
-    the current episode again. A share that is not used flows on.
+    and then newest first; then what answers, marked answers of the past in a share of it and the rest by score, of the
+    past as of the current episode; then what is left for the current episode again. A share that is not used flows on.
     """
     shown: list[Choice | None] = [None] * len(current)
     left = budget
@@ -215,7 +215,10 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
             shown[index] = Choice(one, True, "episode", "in the current episode, within its reserved share")
             reserved -= one.tokens
             left -= one.tokens
-    found, left = _past(past, budget, left)
+    competing = [index for index in rest if shown[index] is None and current[index].relevance > 0]
+    found, left = _past([*past, *(current[index] for index in competing)], budget, left)
+    for index in competing[::-1]:
+        shown[index] = found.pop()
     for index in sorted(rest, key=lambda index: -current[index].unit.version):
         if shown[index] is not None:
             continue
@@ -230,7 +233,7 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
 
 
 def _past(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choice], int]:
-    """Choose what of the past fits, by score; marked messages that answer have a share reserved.
+    """Choose what fits, by score; marked messages of the past that answer have a share reserved.
 
     What is talked about a lot makes the words of a decision common, and then chatter that shares them goes before it.
     """
@@ -461,7 +464,7 @@ def _excerpt(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame
     """Show the sentences of an item that share the most words with the query, in their order, within a budget."""
     asked = set(terms(words(query)))
     framing = frame.cost(item.role, (), _named(item))
-    found = _records(item.content)
+    found = records(item.content)
     best = sorted(
         range(len(found)),
         key=lambda index: (-len(asked.intersection(terms(words(item.content[slice(*found[index])])))), index),
@@ -478,19 +481,6 @@ def _excerpt(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame
         return _cut_item(replace(item, content=answer), budget, counter, frame)
     tokens = counter.count(content) + framing
     return replace(item, content=content, parts=(), token_count=tokens, truncated=True)
-
-
-_RECORD = re.compile(r"(?<=[}\]]),\s*")
-"""Between two records of a text in one line: JSON."""
-
-
-def _records(content: str) -> list[tuple[int, int]]:
-    """Return where the sentences, lines and records of a text start and end; together they are the whole text."""
-    found: list[tuple[int, int]] = []
-    for start, end in spans(content):
-        ends = [match.end() for match in _RECORD.finditer(content, start, end)]
-        found += [*zip([start, *ends], [*ends, end], strict=True)]
-    return [(start, end) for start, end in found if start < end]
 
 
 def _excerpts(

@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from math import exp
 from typing import NamedTuple
 
@@ -51,7 +52,8 @@ class Question:
     terms: tuple[int, ...]
     space: str | None = None
     vector: Floats | None = None
-    #: Of each name in it: the terms of its words, and those under which it is found beside them.
+    #: Of each name in it: the terms of its words, and those under which it is found beside them. Two words beside each
+    #: other may be one where it was said: "roll back", "rollback".
     names: tuple[tuple[frozenset[int], tuple[int, ...]], ...] = ()
     #: Markers by the terms of their own names and patterns: "what did we choose?" finds what is marked as a decision.
     markers: tuple[tuple[int, str], ...] = ()
@@ -69,11 +71,13 @@ class Question:
         """Return a query as the index asks it."""
         said, named = words(query), names(query)
         asked = tuple(dict.fromkeys(terms(said)))
+        also = [(frozenset(terms(words(name.said))), name.also) for name in named]
+        also += [(frozenset[int](), (term(f"{one}{other}"),)) for one, other in pairwise(said)]
         return cls(
             asked,
             space,
             vector,
-            tuple((frozenset(terms(words(name.said))), name.also) for name in named),
+            tuple(also),
             tuple(pair for pair in markers if pair[0] in asked),
             frozenset(tally(said)).union(*(name.also for name in named)),
         )

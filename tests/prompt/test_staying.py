@@ -1,0 +1,281 @@
+"""What a request showed stays where it was: random days of an agent, in several processes, with all that can happen."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acms import ACMS, ACMSConfig, CompactionPolicy, State, open_storage
+from acms.codecs import AnthropicMessages, OpenAIChat
+from acms.errors import GoneError
+from acms.model import Reasoning, Text, ToolCall
+from acms.ports import HasRecords
+from acms.prompt import Prompt, Rendered
+from tests.providers import validators
+
+SYSTEM = "You keep the stock of a workshop."
+THINGS = "drill lathe saw clamp gauge anvil chisel vice plane rasp bolt spring lever crank valve".split()
+PLACES = "shelf drawer crate rack cabinet bench cellar loft".split()
+COLOURS = "amber teal maroon ivory olive coral indigo".split()
+
+
+STOCK = {"name": "stock", "description": "Counts what is there."}
+
+
+def codec() -> AnthropicMessages:
+    return AnthropicMessages("claude-sonnet-4-5")
+
+
+def said(rng: random.Random) -> str:
+    thing, place, colour = rng.choice(THINGS), rng.choice(PLACES), rng.choice(COLOURS)
+    return f"The {colour} {thing} number {rng.randint(100, 999)} lies in {place} {rng.randint(10, 99)}, I think."
+
+
+def listed(rng: random.Random) -> str:
+    return "\n".join(f"row {n} | {rng.choice(THINGS)} | {rng.randint(1000, 9999)}" for n in range(rng.randint(2, 60)))
+
+
+def plain(payload: Any) -> list[Any]:
+    """Return a request in the order in which it is read: tools, system, messages."""
+    return [payload.get("tools"), payload.get("system"), *payload["messages"]]
+
+
+class Day:
+    """A conversation, the requests that were sent in it, and what a provider would hold against them."""
+
+    def __init__(self, url: str, seed: int, budget: int) -> None:
+        self.rng = random.Random(seed)
+        self.url, self.budget = url, budget
+        self.session = self.opened()
+        self.query = "nothing yet"
+        #: Requests by the signature of the reasoning that answered them.
+        self.answered: dict[str, list[Any]] = {}
+        self.ids: list[str] = []
+        self.gone: list[str] = []
+        self.kept = self.dropped = 0
+
+    def opened(self, name: str = "day") -> ACMS:
+        config = ACMSConfig(compaction=CompactionPolicy(budget=4 * self.budget))
+        return ACMS(name, open_storage(self.url), None, config=config)
+
+    def prompt(self, session: ACMS, query: str) -> Prompt:
+        return Prompt(codec()).system(SYSTEM).history(session).recall(session, query)
+
+    async def sent(self) -> Rendered:
+        """Render as a process would, and check all that must hold of every request."""
+        rendered = await self.prompt(self.session, self.query).render(budget=self.budget)
+        assert rendered.tokens.upper_bound <= self.budget
+        validators.anthropic(rendered.payload, prefill=True)
+        text = json.dumps(rendered.payload, ensure_ascii=False)
+        assert not [one for one in self.gone if one in text]
+        self.judge(rendered)
+        async with self.opened() as other:  # another process, with nothing in memory
+            again = await self.prompt(other, self.query).render(budget=self.budget)
+            assert again.payload == rendered.payload
+        return rendered
+
+    def judge(self, rendered: Rendered) -> None:
+        """Refuse reasoning behind another prefix than that of the request it answered, as providers do."""
+        request = plain(rendered.payload)
+        seen: set[str] = set()
+        for place, message in enumerate(request):
+            if not isinstance(message, dict) or not isinstance(message.get("content"), list):
+                continue
+            for block in message["content"]:
+                signature = block.get("signature")
+                if signature:
+                    seen.add(signature)
+                    assert request[:place] == self.answered[signature]
+        for signature, earlier in self.answered.items():
+            thought = "signature" in json.dumps(earlier)  # without, a new epoch may begin like it by accident
+            whole = thought and request[: len(earlier)] == earlier and len(request) > len(earlier)
+            self.kept += signature in seen
+            self.dropped += whole and signature not in seen
+
+    async def answer(self, rendered: Rendered, *, calls: bool) -> None:
+        """Let the model think and say something, or call a tool."""
+        signature = f"sig{len(self.answered)}"
+        self.answered[signature] = plain(rendered.payload)
+        parts: list[Any] = [Reasoning(f"Hm, {said(self.rng)}", signature), Text(said(self.rng))]
+        if not calls:
+            self.ids.append(await self.session.ingest("assistant", parts=parts))
+            return
+        call = f"call_{len(self.ids)}"
+        parts.append(ToolCall(call, "stock", "{}"))
+        await self.session.ingest("assistant", parts=parts)
+        await self.session.ingest("tool", listed(self.rng), tool_call_id=call)
+
+    async def turn(self) -> None:
+        text = said(self.rng)
+        self.ids.append(await self.session.ingest("user", text))
+        self.query = " ".join(self.rng.sample(text.split(), 4))
+        for _ in range(self.rng.choice((0, 0, 1, 3))):
+            await self.answer(await self.sent(), calls=True)
+        await self.answer(await self.sent(), calls=False)
+
+    async def event(self) -> None:
+        """Let something happen between two turns."""
+        what = self.rng.choice(("restart", "fork", "retract", "replace", "erase", "aside", "wait", "compact"))
+        if what == "restart":
+            await self.session.close()
+            self.session = self.opened()
+        elif what == "fork":
+            await self.forked()
+        elif what == "aside":
+            self.query = said(self.rng)
+            await self.sent()
+        elif what == "wait":
+            await self.session.wait_pending()
+        elif what == "compact":
+            await self.session.wait(await self.session.compact())
+        elif self.ids:
+            await self.rewritten(what, self.ids.pop(self.rng.randrange(len(self.ids))))
+
+    async def forked(self) -> None:
+        """A fork at the head goes on with the very requests of its parent."""
+        here = await self.prompt(self.session, self.query).render(budget=self.budget)
+        child = await self.session.fork(session_id=f"child {len(self.answered)}")
+        there = await self.prompt(child, self.query).render(budget=self.budget)
+        assert there.payload == here.payload
+        await child.close()
+
+    async def rewritten(self, what: str, id: str) -> None:
+        entry = await self.session.get(id)
+        if entry.state is not State.LIVE:
+            return
+        text = next((part.text for part in entry.parts if isinstance(part, Text)), entry.content)
+        try:
+            if what == "retract":
+                await self.session.retract(id)
+            elif what == "replace":
+                await self.session.replace(id, f"Instead of that: {said(self.rng)}")
+            else:
+                await self.session.erase(id)
+        except GoneError:  # a summary stands for it already
+            return
+        if what == "erase":
+            self.gone.append(text)
+
+    async def run(self, turns: int) -> None:
+        for _ in range(turns):
+            await self.turn()
+            if self.rng.random() < 0.3:
+                await self.event()
+        await self.session.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_requests_stay_valid_whatever_happens(tmp_path: Path, seed: int) -> None:
+    day = Day(f"sqlite:///{tmp_path}/day.db", seed, (700, 1500, 4000)[seed % 3])
+    await day.run(14)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 300))
+async def test_requests_stay_valid_through_thousands_of_turns(tmp_path: Path, seed: int) -> None:
+    day = Day(f"sqlite:///{tmp_path}/day.db", seed, (700, 1500, 4000)[seed % 3])
+    await day.run(60)
+
+
+async def test_a_model_keeps_its_reasoning_while_a_request_only_grows(tmp_path: Path) -> None:
+    day = Day(f"sqlite:///{tmp_path}/day.db", 1, 4000)
+    requests = 0
+    kept = 0
+    for _ in range(40):
+        day.ids.append(await day.session.ingest("user", said(day.rng)))
+        day.query = said(day.rng)
+        rendered = await day.sent()
+        kept += "signature" in json.dumps(rendered.payload)
+        requests += 1
+        await day.answer(rendered, calls=False)
+    await day.session.close()
+    assert not day.dropped
+    assert kept >= 30
+
+
+async def test_a_tool_loop_asks_nothing_twice_and_moves_nothing(tmp_path: Path) -> None:
+    async with ACMS("loop", open_storage(f"sqlite:///{tmp_path}/loop.db"), None) as session:
+        rng = random.Random(3)
+        for _ in range(80):
+            await session.ingest("user", said(rng))
+            await session.ingest("assistant", said(rng))
+        await session.ingest("user", "Where is the teal lathe?")
+        earlier: list[Any] = []
+        version = 0
+        for call in range(5):
+            prompt = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM).tools([STOCK]).history(session)
+            rendered = await prompt.recall(session, "Where is the teal lathe?").render(budget=2000)
+            found = rendered.payload["messages"]
+            assert found[: len(earlier)] == earlier
+            if earlier:
+                assert (await session.get_session_stats()).version == version
+            blocks = [place for place, one in enumerate(found) if str(one["content"]).startswith("<recalled>")]
+            assert [found[place + 1]["content"] for place in blocks] == ["Where is the teal lathe?"]
+            earlier = found
+            calls = [{"id": f"c{call}", "name": "stock", "arguments": "{}"}]
+            await session.ingest("assistant", "", tool_calls=calls)
+            await session.ingest("tool", f"{call} lathes", tool_call_id=f"c{call}")
+            version = (await session.get_session_stats()).version
+
+
+async def test_views_and_prompts_that_choose_anew_keep_nothing(tmp_path: Path) -> None:
+    async with ACMS("anew", open_storage(f"sqlite:///{tmp_path}/anew.db"), None) as session:
+        rng = random.Random(4)
+        for _ in range(60):
+            await session.ingest("user", said(rng))
+        storage = session.storage
+        assert isinstance(storage, HasRecords)
+        put: list[str] = []
+        inner = storage.put_record
+
+        async def watched(context: str, name: str, data: Any, *, rev: int) -> Any:
+            put.append(name)
+            return await inner(context, name, data, rev=rev)
+
+        storage.put_record = watched  # type: ignore[method-assign]
+        view = session.at(50)
+        base = Prompt(OpenAIChat("gpt-4o"))
+        await base.history(view).recall(view, "the lathe").render(budget=600)
+        await base.history(session).recall(session, "the lathe", keep="turn").render(budget=600)
+        assert not put
+        await base.history(session).recall(session, "the lathe").render(budget=600)
+        assert len(put) == 1
+
+
+async def test_two_renders_at_once_show_the_same(tmp_path: Path) -> None:
+    import asyncio
+
+    url = f"sqlite:///{tmp_path}/race.db"
+    async with ACMS("race", open_storage(url), None) as one, ACMS("race", open_storage(url), None) as other:
+        rng = random.Random(5)
+        for _ in range(90):
+            await one.ingest("user", said(rng))
+        base = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM)
+        made = [base.history(session).recall(session, "the teal lathe") for session in (one, other) * 4]
+        found = await asyncio.gather(*(prompt.render(budget=1200) for prompt in made))
+        assert all(rendered.payload == found[0].payload for rendered in found)
+        assert not any(rendered.warnings for rendered in found)
+
+
+async def test_a_request_says_what_its_tokens_are_used_for() -> None:
+    async with ACMS("use", open_storage("memory://"), None) as session:
+        rng = random.Random(6)
+        first = await session.ingest("user", "The spare key of the workshop hangs behind the clock.")
+        for _ in range(120):
+            last = await session.ingest("user", said(rng))
+        base = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM).history(session)
+        prompt = base.recall(session, "Where is the spare key?").user("Where is the spare key?")
+        rendered = await prompt.render(budget=1500)
+        use = rendered.use
+        parts = use.system + use.written + use.history + use.recalled + use.pins + use.tools
+        assert parts == rendered.tokens.tokens
+        assert parts + use.free == 1500
+        assert use.free < 80
+        assert min(use.system, use.written, use.history, use.recalled) > 0
+        assert rendered.seen(first)
+        assert rendered.seen(last)
+        assert not rendered.seen("m_unknown")
