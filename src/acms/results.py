@@ -546,6 +546,16 @@ LINE = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """What of a stretch of the log its summary does not say; the log still has it."""
+
+    #: How many of each kind: a kind of detail, "instruction", "marked" or "question"; none of 0.
+    counts: Mapping[str, int] = field(default_factory=_empty)
+    #: Ids of messages it stood in, up to ten: instructions first, then marked messages, questions and details.
+    ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
     """A summary that stands, or stood, for a stretch of the log."""
 
@@ -566,6 +576,8 @@ class Compaction:
     #: The policy it was made under, and who wrote it.
     policy: Mapping[str, Json] = field(default_factory=_empty)
     summarizer: str = ""
+    #: What its text does not say.
+    lost: Lost = field(default_factory=Lost)
     created_at: datetime
     #: False when it was undone, or a later summary stands for it too.
     in_force: bool = True

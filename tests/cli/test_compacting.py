@@ -58,6 +58,8 @@ def test_compact_asks_and_a_worker_does_it() -> None:
     (done,) = call("compactions", "user_123")["compactions"]
     assert done["replaces"] == [1, 30]
     assert done["summarizer"] == "extractive1"
+    assert set(done["lost"]) == {"counts", "ids"}
+    assert len(done["lost"]["ids"]) <= 10
 
 
 def test_compact_and_wait_shows_what_was_done() -> None:

@@ -32,11 +32,15 @@ def codec() -> AnthropicMessages:
 
 def said(rng: random.Random) -> str:
     thing, place, colour = rng.choice(THINGS), rng.choice(PLACES), rng.choice(COLOURS)
-    return f"The {colour} {thing} number {rng.randint(100, 999)} lies in {place} {rng.randint(10, 99)}, I think."
+    return (
+        f"The {colour} {thing} number {rng.randint(100, 999)} lies in {place} {rng.randint(10, 99)}, I think."
+    )
 
 
 def listed(rng: random.Random) -> str:
-    return "\n".join(f"row {n} | {rng.choice(THINGS)} | {rng.randint(1000, 9999)}" for n in range(rng.randint(2, 60)))
+    return "\n".join(
+        f"row {n} | {rng.choice(THINGS)} | {rng.randint(1000, 9999)}" for n in range(rng.randint(2, 60))
+    )
 
 
 def plain(payload: Any) -> list[Any]:
@@ -183,14 +187,12 @@ async def test_requests_stay_valid_through_thousands_of_turns(tmp_path: Path, se
 
 async def test_a_model_keeps_its_reasoning_while_a_request_only_grows(tmp_path: Path) -> None:
     day = Day(f"sqlite:///{tmp_path}/day.db", 1, 4000)
-    requests = 0
     kept = 0
     for _ in range(40):
         day.ids.append(await day.session.ingest("user", said(day.rng)))
         day.query = said(day.rng)
         rendered = await day.sent()
         kept += "signature" in json.dumps(rendered.payload)
-        requests += 1
         await day.answer(rendered, calls=False)
     await day.session.close()
     assert not day.dropped
@@ -213,7 +215,9 @@ async def test_a_tool_loop_asks_nothing_twice_and_moves_nothing(tmp_path: Path) 
             assert found[: len(earlier)] == earlier
             if earlier:
                 assert (await session.get_session_stats()).version == version
-            blocks = [place for place, one in enumerate(found) if str(one["content"]).startswith("<recalled>")]
+            blocks = [
+                place for place, one in enumerate(found) if str(one["content"]).startswith("<recalled>")
+            ]
             assert [found[place + 1]["content"] for place in blocks] == ["Where is the teal lathe?"]
             earlier = found
             calls = [{"id": f"c{call}", "name": "stock", "arguments": "{}"}]

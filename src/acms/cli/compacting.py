@@ -44,6 +44,7 @@ COMPACTIONS = (
     Column("stands for"),
     Column("entries", right=True),
     Column("tokens"),
+    Column("lost", right=True),
     Column("by", "magenta"),
     Column("time", "dim"),
     Column("state"),
@@ -57,11 +58,19 @@ def _row(one: Compaction) -> list[str]:
         f"v{one.replaces[0]}-v{one.replaces[1]}",
         str(one.removed),
         f"{one.tokens_before} -> {one.tokens_after}",
+        str(sum(one.lost.counts.values()) or ""),
         one.summarizer,
         f"{one.created_at:%Y-%m-%d %H:%M}",
         "" if one.in_force else "replaced",
         preview(one.summary, 160),
     ]
+
+
+def _tell_lost(screen: Screen, one: Compaction) -> None:
+    """Say what the summary does not: how much of what, and where it stood."""
+    if one.lost.counts:
+        counts = ", ".join(f"{count} {kind}" for kind, count in one.lost.counts.items())
+        screen.line(f"the summary does not say: {counts} ({' '.join(one.lost.ids)})")
 
 
 def _given(**values: Any) -> dict[str, Any]:
@@ -110,6 +119,7 @@ def compact(
                 screen.line("there is nothing to compact")
             else:
                 screen.table(COMPACTIONS, [_row(done)])
+                _tell_lost(screen, done)
                 if full:
                     render.block(screen, f"v{done.version}", done.summary)
 
@@ -261,6 +271,7 @@ def policy_set(
     tokens: Annotated[
         int | None, typer.Option("--tokens", metavar="N", help="Tokens a summary may have.")
     ] = None,
+    prompt: Annotated[int | None, typer.Option("--smallest-prompt", metavar="N", help="In tokens.")] = None,
     reset: Annotated[
         list[str] | None,
         typer.Option("--reset", metavar="FIELD", help="Go back to the level above; repeatable."),
@@ -290,6 +301,7 @@ def policy_set(
         budget=budget,
         keep=keep,
         summary_tokens=tokens,
+        smallest_prompt=prompt,
     )
     change = _Change(changes | dict.fromkeys(reset or ()), retention, hold, whole)
 

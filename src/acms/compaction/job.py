@@ -33,10 +33,11 @@ from acms.errors import (
 )
 from acms.jobs import requests
 from acms.jobs.worker import POLL, Handler
-from acms.log import in_force, read
+from acms.log import in_force, read, summary_levels
 from acms.log import policy as policy_levels
 from acms.log.in_force import Cover
 from acms.log.policy import CompactionPolicy, changed
+from acms.log.summary_levels import Level
 from acms.model import (
     Append,
     Context,
@@ -64,7 +65,7 @@ from acms.ports import StorageBackend, Summarizer, SummaryRequest, TokenCounter,
 from acms.privacy import stage as sinks
 from acms.privacy.modes import strictest
 from acms.providers.tokens import token_counter
-from acms.results import Compaction
+from acms.results import Compaction, Lost
 from acms.text.summary_form import LEAST, cleaned
 from acms.write.rewrite import take_back, taken_back
 
@@ -77,6 +78,10 @@ ASKED = 70
 """Per cent of a summary's tokens that a model is asked for; the rest is for what it leaves out."""
 THREAD_ABOVE = 1_000
 """Choosing among more entries than this leaves the event loop to others."""
+PROMPT = 10
+"""The shortest text of a summary has one part in so many of the smallest prompt."""
+STEP = 2
+"""The next longer text has so many times as much, so that one of them uses half of any room."""
 FRAME = 64
 """Tokens left free for what a provider writes around a piece of a long stretch."""
 
@@ -196,11 +201,17 @@ async def compactions(
                 removed=int(data.get("removed", 0)),
                 policy=data.get("policy", {}),
                 summarizer=str(data.get("summarizer", "")),
+                lost=_stored(data.get("lost", {})),
                 created_at=entry.created_at,
                 in_force=cover.by(entry.version) is None and entry.state is not State.ERASED,
             )
         )
     return found
+
+
+def _stored(found: Mapping[str, Json]) -> Lost:
+    """Read what a summary lost; nothing of one that was written before this was looked for."""
+    return Lost(counts=found.get("counts", {}), ids=tuple(found.get("ids", ())))
 
 
 async def expand(storage: StorageBackend, context: str | None, at: int | None, version: int) -> list[Entry]:
@@ -241,6 +252,11 @@ class _Work:
     #: Whether a model writes: it may leave out what has to be there.
     model: bool
 
+    @property
+    def stage(self) -> sinks.Stage:
+        """What may leave of its entries."""
+        return sinks.stage(self.storage, self.config.privacy.mode, self.counter)
+
 
 def handler(
     config: ACMSConfig,
@@ -274,12 +290,14 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
     entries = await read.read_stretches(storage, context, cover, head.version)
     choosing = partial(_chosen, entries, cover, work.policy)
     stretch = await asyncio.to_thread(choosing) if len(entries) > THREAD_ABOVE else choosing()
-    said = max((entry.total for entry in entries), default=0)
-    if stretch is None or not (lease.job.payload.get("force") or span.worth(work.policy, stretch, said)):
+    total = max((entry.total for entry in entries), default=0)
+    if stretch is None or not (lease.job.payload.get("force") or span.worth(work.policy, stretch, total)):
         log(logging.DEBUG, "compact_nothing", context=context, version=head.version)
         return Done()
-    text, coverage = await summarised(work, stretch)
+    said = await read.messages_behind(storage, context, head, stretch.entries)
+    text, coverage = await summarised(work, stretch, said)
     tokens = work.counter.count(text)
+    missing = await asyncio.to_thread(_lost, work.stage.entries(said), text)
     draft = Draft(
         kind=Kind.SUMMARY,
         content=text,
@@ -299,6 +317,8 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
             "summarizer": requests.model_name(work.summarizer),
             "coverage": coverage,
             "level": stretch.level,
+            "lost": {"counts": dict(missing.counts), "ids": list(missing.ids)},
+            summary_levels.LEVELS: summary_levels.to_json(await levels(work, text, tokens)),
             in_force.ASKED: bool(lease.job.payload.get("force")),
         },
     )
@@ -310,7 +330,13 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
         payload = {"job": lease.job.id, "after": head.version, "seconds": seconds}
         name = f"expire:{context}:{head.version}:{lease.job.id}"
         jobs = (JobDraft(kind="expire", dedupe=name, payload=payload),)
-    return await _append(work, lease, stretch, draft, head, jobs)
+    return await _append(work, lease, stretch, said, draft, head, jobs)
+
+
+def _lost(said: Sequence[Entry], text: str) -> Lost:
+    from acms.compaction.lost import lost  # it brings stemmers, and sessions import this module
+
+    return lost(said, text)
 
 
 def _chosen(entries: Sequence[Entry], cover: Cover, policy: CompactionPolicy) -> Stretch | None:
@@ -318,7 +344,13 @@ def _chosen(entries: Sequence[Entry], cover: Cover, policy: CompactionPolicy) ->
 
 
 async def _append(
-    work: _Work, lease: Lease, stretch: Stretch, draft: Draft, head: Head, jobs: tuple[JobDraft, ...]
+    work: _Work,
+    lease: Lease,
+    stretch: Stretch,
+    said: Sequence[Entry],
+    draft: Draft,
+    head: Head,
+    jobs: tuple[JobDraft, ...],
 ) -> Done | Retry | Failed | None:
     """Append a summary, as often as it takes: only a rewrite of what it stands for makes it worthless."""
     storage, context = work.storage, work.context.id
@@ -340,7 +372,8 @@ async def _append(
         current = await storage.get([entry.id for entry in stretch.entries])
         if any(entry is None or entry.state is not State.LIVE for entry in current):
             return Failed(error="what it was to stand for was erased or has expired", cancelled=True)
-        if not span.still(stretch, cover, current):
+        now = await read.messages_behind(storage, context, head, stretch.entries)
+        if not span.still(stretch, cover, current) or [one.id for one in now] != [one.id for one in said]:
             return Retry(error="what it was to stand for was rewritten", not_before=datetime.now(UTC))
         if head.rewrites == rewrites:
             raise result  # refused for another reason
@@ -364,18 +397,50 @@ def _tell(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draft) -> None
 # ── writing the text ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def summarised(work: _Work, stretch: Stretch) -> tuple[str, float]:
+async def summarised(work: _Work, stretch: Stretch, said: Sequence[Entry]) -> tuple[str, float]:
     """Return the text of a summary, and the share of the characters in question that its writer has read."""
-    stage = sinks.stage(work.storage, work.config.privacy.mode, work.counter)
     return await shortened(
         work.summarizer,
-        span.turns(stage.entries(stretch.entries)),
+        span.turns(work.stage.entries(said)),
         limit=stretch.limit,
         below=stretch.tokens,
         counter=work.counter,
         seconds=work.config.worker.call_seconds,
         model=work.model,
     )
+
+
+async def levels(work: _Work, text: str, tokens: int) -> list[Level]:
+    """Return shorter texts of a summary, down to one for the smallest prompt, each shortened from the next longer one.
+
+    They never fail a compaction: where a model does, the text is shortened without one.
+    """
+    sizes: list[int] = []
+    size = max(LEAST, work.policy.smallest_prompt // PROMPT)
+    while 2 * size <= tokens:
+        sizes.append(size)
+        size *= STEP
+    found: list[Level] = []
+    for size in reversed(sizes):
+        said = (Turn(speaker="summary", text=text, version=0, summary=True),)
+        try:
+            text, _ = await shortened(
+                work.summarizer,
+                said,
+                limit=size,
+                below=tokens,
+                counter=work.counter,
+                seconds=work.config.worker.call_seconds,
+                model=work.model,
+            )
+        except ProviderError:
+            asked = SummaryRequest(turns=said, max_tokens=size, counter=work.counter)
+            text = await (await writer(None)).summarize(asked)
+        if not text:
+            break
+        tokens = work.counter.count(text)
+        found.append(Level(text, tokens))
+    return found
 
 
 async def writer(summarizer: Summarizer | None) -> Summarizer:

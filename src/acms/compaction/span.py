@@ -1,7 +1,8 @@
 """Compaction spans: which part of a log a summary shall stand for, and how long that summary may be.
 
 Pure and blind to who writes the text. The newest messages stay, a tool group is never split, leading instructions are
-never summarised, and marked messages go last: they stay as they are while they are few, else they are quoted.
+never summarised; marked messages and later instructions go last: they stay as they are while they are few, else they
+are quoted.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from acms.log.in_force import Cover, Units, anchor
+from acms.log.in_force import LEADING, Cover, Units, anchor
 from acms.log.policy import CompactionPolicy, due
 from acms.model import Entry, Kind, Privacy, Role, Span
 from acms.plan.prefix_cache import SLACK, step
@@ -18,8 +19,10 @@ from acms.results import speak
 from acms.text.summary_form import LEAST, SHORTER
 from acms.text.tokenizer import spans
 
+INSTRUCTION = "instruction"
+"""Marker under which a summarizer reads what a system or developer message in the middle of a log says."""
 MARKED = 4
-"""Marked messages stay as they are while they take no more than one part in so many of the budget."""
+"""Marked messages and instructions stay as they are while they take no more than one part in so many of the budget."""
 LEFT = 0.5
 """Share of the budget that a log should have at most after a compaction: beyond that no marked message stays as it is.
 What is left up to the threshold is for what comes next, so that the next compaction is far (decision 0036)."""
@@ -83,7 +86,7 @@ def choose(found: Units, policy: CompactionPolicy) -> Stretch | None:
     costs = [sum(entry.tokens for entry in group) for group in groups]
     before = sum(costs)
     lead = 0
-    while lead < len(groups) and groups[lead][0].role in (Role.SYSTEM, Role.DEVELOPER):
+    while lead < len(groups) and groups[lead][0].role in LEADING:
         lead += 1
     end = _tail(groups, costs, rows, policy, before)
     older = list(zip(groups[lead:end], costs[lead:end], strict=True))
@@ -94,7 +97,7 @@ def choose(found: Units, policy: CompactionPolicy) -> Stretch | None:
         stays = sum(costs[end:]) + sum(cost for group, cost in older if group[0].kind is Kind.SUMMARY)
         room = min(room, max(0, int(LEFT * budget) - stays))
     for group, cost in reversed(older):
-        if any(entry.markers for entry in group) and cost <= room:
+        if any(map(_verbatim, group)) and cost <= room:
             kept.add(id(group))
             room -= cost
     summaries = [(group, cost) for group, cost in older if group[0].kind is Kind.SUMMARY]
@@ -110,7 +113,7 @@ def choose(found: Units, policy: CompactionPolicy) -> Stretch | None:
         group for group, _ in older if id(group) not in kept and (merged or group[0].kind is not Kind.SUMMARY)
     ]
     entries = tuple(entry for group in chosen for entry in group)
-    quoted = sum(entry.tokens for entry in entries if entry.markers)
+    quoted = sum(entry.tokens for entry in entries if _verbatim(entry))
     limit = _limit(policy, new, quoted, old if merged else 0, 0 if merged else old, most)
     tokens = new + (old if merged else 0)
     if len(entries) < 2 or tokens <= limit + LEAST // 2:
@@ -126,6 +129,11 @@ def choose(found: Units, policy: CompactionPolicy) -> Stretch | None:
         preserved=sum(1 for group in groups for e in group if e.kind is Kind.MESSAGE and e.id not in taken),
         level=1 + max(levels, default=0),
     )
+
+
+def _verbatim(entry: Entry) -> bool:
+    """Whether an entry is to be kept word for word: it is marked, or instructs."""
+    return bool(entry.markers) or entry.role in LEADING
 
 
 def _tail(
@@ -152,10 +160,9 @@ def _limit(policy: CompactionPolicy, new: int, quoted: int, merged: int, staying
     if policy.summary_tokens is not None:
         return policy.summary_tokens
     wanted = (new - quoted) // SHORTER + quoted // 2
-    if policy.budget is None:
-        wanted += merged // 2
-    else:
-        wanted = min(wanted + merged, max(most - staying, policy.budget // 16))
+    wanted += merged
+    if policy.budget is not None:
+        wanted = min(wanted, max(most - staying, policy.budget // 16))
     return max(LEAST, wanted)
 
 
@@ -190,7 +197,7 @@ def turns(entries: Iterable[Entry]) -> tuple[Turn, ...]:
             if entry.kind is Kind.SUMMARY
             else entry.actor or (entry.role or Role.USER).value,
             text=entry.content,
-            markers=entry.markers,
+            markers=entry.markers or ((INSTRUCTION,) if entry.role in LEADING else ()),
             version=entry.version,
             summary=entry.kind is Kind.SUMMARY,
         )

@@ -32,6 +32,10 @@ def unasked(entry: Entry) -> bool:
     return entry.kind is Kind.SUMMARY and entry.data.get(ASKED) is False
 
 
+LEADING = (Role.SYSTEM, Role.DEVELOPER)
+"""Roles that instruct: no summary stands for what they say at the start of a log."""
+
+
 class Cover:
     """Which versions are out of force, and which entry put them there."""
 

@@ -40,6 +40,8 @@ class CompactionPolicy:
     keep: float = 0.0
     #: Tokens a summary may have; a fifth of what it stands for when None.
     summary_tokens: int | None = None
+    #: Tokens of the smallest prompt that shows a summary: its shortest text has a tenth of them at most.
+    smallest_prompt: int = 4_000
 
     def __post_init__(self) -> None:
         fraction(self.threshold, "threshold")
@@ -51,6 +53,7 @@ class CompactionPolicy:
             budget(self.budget, "budget")
         if self.summary_tokens is not None:
             whole(self.summary_tokens, "summary_tokens", least=1)
+        whole(self.smallest_prompt, "smallest_prompt", least=1)
 
     def to_json(self) -> dict[str, Json]:
         """Return every field by name."""

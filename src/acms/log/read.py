@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from acms.errors import SessionNotFoundError, ValidationError
 from acms.log.in_force import LONG_RUN, Cover, effective
-from acms.model import Context, Entry, Head, Kind
+from acms.model import Context, Entry, Head, Kind, State
 from acms.ports import StorageBackend
 
 SHOWN = (Kind.MESSAGE, Kind.SUMMARY)
@@ -70,6 +72,35 @@ async def in_force(storage: StorageBackend, context: str, at: int | None, newest
         if after == 0 or len(found) >= newest:
             return found[max(0, len(found) - newest) :]
         size *= 2
+
+
+async def messages_behind(
+    storage: StorageBackend, context: str, head: Head, entries: Sequence[Entry]
+) -> tuple[Entry, ...]:
+    """Return entries with the messages that each earlier summary among them stands for in its place.
+
+    They are read as they are now: edits count, and what was retracted since is left out. A summary whose messages have
+    lost their content, by retention, is all there is of them and stays.
+    """
+    if all(entry.kind is not Kind.SUMMARY for entry in entries):
+        return tuple(entries)
+    replacing = await storage.read(context, at=head.version, replacing=True)
+    cover = Cover(replacing, searchable=True)
+    found: list[Entry] = []
+    for entry in entries:
+        found += [entry] if entry.kind is not Kind.SUMMARY else await _behind(storage, context, cover, entry)
+    return tuple(found)
+
+
+async def _behind(storage: StorageBackend, context: str, cover: Cover, summary: Entry) -> Sequence[Entry]:
+    rows: list[Entry] = []
+    for first, last in summary.replaces:
+        rows += await storage.read(context, at=last, after=first - 1, kinds=SHOWN)
+    said = [row for row in rows if row.kind is Kind.MESSAGE]
+    if any(row.state is not State.LIVE and cover.by(row.version) is None for row in said):
+        return [summary]
+    inside = {row.version for row in said}
+    return [row for row in effective(said, cover) if row.version in inside]
 
 
 async def active(

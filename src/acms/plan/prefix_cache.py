@@ -35,8 +35,8 @@ MARGIN = 1.05
 DEAREST = 2.0
 """Tokens of a prompt that a token of the log is taken to cost, at most, whatever the frames of a few messages say."""
 
-RECALL = 16
-"""A recall may have one part in so many of a budget: it is new every turn, and never read from a cache."""
+RECALL = 2
+"""A recall without a history beside it may have one part in so many of a budget."""
 
 
 class Prices(NamedTuple):

@@ -15,6 +15,7 @@ from dataclasses import fields, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from acms.log.summary_levels import LEVELS, Level, shorter, to_json
 from acms.log.validation import canonical_text
 from acms.model import (
     EMPTY,
@@ -80,6 +81,8 @@ def cleared(entry: Entry, mode: Privacy, count: Count) -> Entry:
     kinds = said.kinds
     data, found = _data(entry, mode)
     kinds += found
+    data, found = _levels(data, mode, count)
+    kinds += found
     metadata, found = mapping(entry.metadata, mode)
     kinds += found
     actor = name(entry.actor, mode)
@@ -117,6 +120,8 @@ def _withheld(entry: Entry, count: Count) -> Entry:
     data = entry.data
     if entry.kind is Kind.FACT:
         data = {field: value for field, value in data.items() if field not in TOLD}
+    if LEVELS in data:
+        data = {field: value for field, value in data.items() if field != LEVELS}
     return _made(
         entry,
         Privacy.BLOCK,
@@ -156,12 +161,25 @@ def _tokens(said: RedactedMessage, count: Count) -> int:
 
 
 def _data(entry: Draft, mode: Privacy) -> tuple[Mapping[str, Json], Counter[str]]:
-    """Return the fields of a fact without what is sensitive; those of other kinds are ours, and no text."""
+    """Return the fields of a fact without what is sensitive; those of other kinds are ours."""
     if entry.kind is not Kind.FACT:
         return entry.data, Counter()
     told = {field: entry.data[field] for field in TOLD if field in entry.data}
     clean, kinds = mapping(told, mode)
     return ({**entry.data, **clean} if kinds else entry.data), kinds
+
+
+def _levels(data: Mapping[str, Json], mode: Privacy, count: Count) -> tuple[Mapping[str, Json], Counter[str]]:
+    """Return the data of a summary with its shorter texts redacted; any other data as it is."""
+    kinds: Counter[str] = Counter()
+    if LEVELS not in data:
+        return data, kinds
+    made: list[Level] = []
+    for one in shorter(data):
+        clean = redact(one.content, mode)
+        kinds += _kinds(clean)
+        made.append(Level(clean.text, count(clean.text)) if clean.spans else one)
+    return ({**data, LEVELS: to_json(made)} if kinds else data), kinds
 
 
 def fact(found: Fact, entry: Entry) -> Fact:

@@ -27,7 +27,6 @@ from acms.plan.nodes import (
     Truncate,
     Window,
 )
-from acms.plan.prefix_cache import recall_tokens
 from acms.plan.tool_groups import is_placeholder
 from acms.ports import Codec, TokenCounter
 from acms.prompt.fit_state import LOWEST, Leaf, Section, priced, written
@@ -132,9 +131,6 @@ def _within(
         strategy = section.scope.strategy
         if isinstance(strategy, Window) and strategy.slack and moving:
             reserve = _reserve(section, section.used - over, moving, waiting[:place])
-        elif isinstance(strategy, Window) and strategy.length and over > 0:
-            # A prompt with a recall and one without, turn about, shall begin alike.
-            reserve = max(0, min(recall_tokens(room), section.used - over))
         if over + reserve <= 0:
             continue
         before = root.used

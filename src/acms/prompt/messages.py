@@ -83,7 +83,8 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         gathered = await gather_newest(reader.storage, context, at, frame, asked.budget, reader.stage)
         lead = _lead(gathered) if gathered.whole else await _leaders(reader, gathered)
         led = {entry.version for unit in lead for entry in unit.entries}
-        rest = [unit for unit in gathered.units if unit.entries[0].version not in led]
+        sequence = (*gathered.older, *gathered.units)
+        rest = [unit for unit in sequence if unit.entries[0].version not in led]
         past: tuple[Ranked, Offer] | None = None
         known = Beside()
         cost = await off_loop(partial(cost_of, gathered.units, frame), len(gathered.units) * EACH)

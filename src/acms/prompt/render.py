@@ -7,6 +7,7 @@ says whether it fits. Each render has a state of its own, so any number of them 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -150,7 +151,7 @@ class Rendered:
     @cached_property
     def use(self) -> Use:
         """What its tokens are used for; `free` is what is left of the budget."""
-        found = dict.fromkeys(("system", "written", "history", "recalled", "pins"), 0)
+        found = Counter[str]()
         for one in self._placed:
             found[_part_of(one)] += one.tokens
         free = 0 if self.budget is None else self.budget - self.tokens.upper_bound

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from acms.errors import SessionNotFoundError
-from acms.log.in_force import NONE, Cover, Stale, Unit, Units, effective, shown_role, unasked, units
+from acms.log.in_force import NONE, Cover, Stale, Unit, Units, anchor, effective, shown_role, unasked, units
 from acms.log.read import cover_at, read_stretches, version_of
 from acms.model import Entry, Head, Kind, Role, Search, Source, State
 from acms.ports import Frame, StorageBackend, TokenCounter
@@ -60,6 +60,8 @@ class Gathered:
     stays: frozenset[str] = frozenset()
     #: Tokens by which the log grows between two moves of a start; 0 when nothing was measured.
     length: int = 0
+    #: Summaries in force of what is older than the units.
+    older: Sequence[Unit[Entry]] = ()
 
 
 async def gather_all(storage: StorageBackend, context: str, at: int | None, stage: Stage = OPEN) -> Gathered:
@@ -96,7 +98,21 @@ def _gathered(
             if by is not None:
                 hidden.append((stage.entry(entry), f"out of force since v{by}"))
     stamp = f"{head.context} {head.rewrites} {head.epoch} {stage.mode or 'exact'}"
-    return Gathered(head.context, version, cover, folded.units, hidden, whole=after == 0, stamp=stamp)
+    older = _older(cover, folded.units, stage) if after else ()
+    return Gathered(
+        head.context, version, cover, folded.units, hidden, whole=after == 0, stamp=stamp, older=older
+    )
+
+
+def _older(cover: Cover, found: Sequence[Unit[Entry]], stage: Stage) -> list[Unit[Entry]]:
+    """Return the summaries in force from before some units, which need not be read to be known."""
+    known = {entry.id for unit in found for entry in unit.entries}
+    left = [
+        entry
+        for entry in cover.shown
+        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in known
+    ]
+    return [Unit((stage.entry(entry),)) for entry in sorted(left, key=anchor)]
 
 
 async def gather_newest(
@@ -205,7 +221,8 @@ def plan_window(
 ) -> ContextItems:
     """Choose the newest contiguous units; `keep` holds on to a leading run of messages of these roles."""
     lead = leading(gathered, keep)
-    candidates = [candidate(unit, Source.WINDOW, frame) for unit in gathered.units]
+    found = [*gathered.older, *gathered.units]
+    candidates = [candidate(unit, Source.WINDOW, frame) for unit in found]
     prefix, rest = candidates[:lead], candidates[lead:]
     led = sum(one.tokens for one in prefix)
 
@@ -228,8 +245,13 @@ def plan_window(
 
 
 def cuts(items: Sequence[ContextItem]) -> list[str]:
-    """Return a warning for each item that was cut."""
-    return [f"the latest message was cut to fit ({item.id})" for item in items if item.truncated]
+    """Return a warning for each item of a window that was cut."""
+    return [cut_warning(item.id, summary=item.role is None) for item in items if item.truncated]
+
+
+def cut_warning(id: str, *, summary: bool) -> str:
+    """Return the warning that something was cut which had to be shown."""
+    return f"{'a summary' if summary else 'the latest message'} was cut to fit ({id})"
 
 
 def leading(gathered: Gathered, roles: Collection[Role]) -> int:
@@ -468,8 +490,9 @@ def recalled(
 
     logs = [(one.field, one.ranking) for one in (found, *others)]
     cuts = [
-        f"the latest message was cut to fit ({choice.candidate.unit.entries[-1].id})"
+        cut_warning(last.id, summary=last.kind is Kind.SUMMARY)
         for choice in choices
+        for last in choice.candidate.unit.entries[-1:]
         if choice.rule == "cut"
     ]
     return ContextItems(

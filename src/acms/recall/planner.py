@@ -12,8 +12,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from acms.log import summary_levels
 from acms.log.in_force import FACT, Demotion, Doc, Lone, Unit, shown_role, speaker
-from acms.model import Entry, Media, Part, Privacy, Role, Source, Span, ToolResult
+from acms.model import Entry, Kind, Media, Part, Privacy, Role, Source, Span, ToolResult
 from acms.ports import Frame, TokenCounter
 from acms.privacy.modes import Cleared
 from acms.results import SEPARATOR, UNSURE, Certainty, ContextItem, Ledger, Others, Verdict, speak
@@ -57,6 +58,8 @@ class TextFrame:
         total = 0
         for item in said[:-1]:
             key = item.id if item.redaction is None else f"{item.id} {item.redaction.mode}"
+            if item.role is None:  # a summary is shown in several lengths
+                key = f"{key} {item.token_count}"
             plain = not item.truncated and item.later is None
             count = known.get(key) if plain else None
             if count is None:
@@ -115,6 +118,8 @@ EXCERPTS = 3
 """Best candidates that may be shown as an excerpt."""
 RESULT = 0.125
 """A tool call whose answers are larger than this share of the budget is shown with what in them answers."""
+SUMMARIES_SHARE = 0.25
+"""Share of what the latest message leaves that is reserved for summaries of what does not fit (decision 0061)."""
 LEAST = 48
 """Tokens that an excerpt is worth."""
 
@@ -165,15 +170,26 @@ def candidate(unit: Unit[Entry] | Unit[Doc], source: Source, frame: Frame) -> Ca
 
 
 def suffix(candidates: Sequence[Candidate], budget: int) -> list[Choice]:
-    """Choose the newest contiguous candidates that fit; the newest is always in, to be cut if it must be."""
+    """Choose the newest contiguous candidates that fit; the newest is always in, to be cut if it must be.
+
+    Where not all fit, summaries stand for what is older than the rest: a share of the room is theirs.
+    """
     chosen: list[Choice] = []
     left = budget
     full = False
+    places: dict[int, int] = {}
+    if candidates and sum([one.tokens for one in candidates]) > budget:
+        last = _in_length(candidates[-1], budget)
+        candidates = [*candidates[:-1], last]
+        places = _reserved(candidates, budget - last.tokens)
+        left -= sum(places.values())
     for index, one in enumerate(reversed(candidates)):
         if index == 0:
             rule = "latest" if one.tokens <= budget else "cut"
             chosen.append(Choice(one, True, rule, "the latest message is always shown", budget))
             left -= one.tokens
+        elif len(candidates) - 1 - index in places:
+            chosen.append(Choice(one, True, "summary", ""))
         elif not full and one.tokens <= left:
             chosen.append(Choice(one, True, "window", "among the newest messages that fit"))
             left -= one.tokens
@@ -183,7 +199,54 @@ def suffix(candidates: Sequence[Candidate], budget: int) -> list[Choice]:
         else:
             chosen.append(Choice(one, False, "contiguous", "older than the first message that did not fit"))
     chosen.reverse()
+    for index, reserved in places.items():
+        found = chosen[index] = _summary(candidates[index], reserved + max(0, left))
+        left += reserved - (min(found.candidate.tokens, found.room) if found.included else 0)
     return chosen
+
+
+def _reserved(candidates: Sequence[Candidate], left: int) -> dict[int, int]:
+    """Return the room that is reserved for each summary among some candidates, by place: for its shortest text.
+
+    Together they have no more than their share of what the latest message leaves. The longest comes first: it stands
+    for most.
+    """
+    places = [index for index, one in enumerate(candidates[:-1]) if _level_of(one, 0) is not None]
+    share = max(0, int(left * SUMMARIES_SHARE))
+    found: dict[int, int] = {}
+    for index in sorted(places, key=lambda index: (-candidates[index].tokens, -index)):
+        found[index] = min(share, _in_length(candidates[index], 0).tokens) if share >= LEAST else 0
+        share -= found[index]
+    return found
+
+
+def _summary(one: Candidate, room: int) -> Choice:
+    """Return the choice of a summary in the longest of its texts that fits, the shortest cut when none does."""
+    found = _in_length(one, room)
+    whole = f"the summary of what is older, {one.tokens} tokens"
+    if found.tokens > room:
+        why = f"{whole}, {found.tokens} in its shortest text, {room} are left"
+        return Choice(found, room >= LEAST, "cut" if room >= LEAST else "budget", why, room)
+    reason = whole if found is one else f"{whole}, in a text of {found.tokens}"
+    return Choice(found, True, "summary", reason, room)
+
+
+def _level_of(one: Candidate, room: int) -> tuple[Entry, summary_levels.Level] | None:
+    """Return the summary that a candidate is, and the text of it that fits a room; None of anything else."""
+    entry = one.unit.entries[0]
+    if entry.kind is not Kind.SUMMARY or not isinstance(entry, Entry):
+        return None
+    return entry, summary_levels.fitting(entry, room - (one.tokens - entry.tokens))
+
+
+def _in_length(one: Candidate, room: int) -> Candidate:
+    """Return a summary in the longest of its texts that fits a room, or in the shortest; anything else as it is."""
+    found = _level_of(one, room)
+    if found is None or found[1].tokens == found[0].tokens:
+        return one
+    entry, level = found
+    tokens = one.tokens - entry.tokens + level.tokens
+    return one._replace(unit=Unit((summary_levels.at_level(entry, level),)), costs=(tokens,), tokens=tokens)
 
 
 def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, floor: float) -> list[Choice]:

@@ -97,6 +97,8 @@ def _joined(text: str, shown: Sequence[tuple[int, int]]) -> str:
     last = 0
     for start, end in shown:
         part = text[start:end]
-        written = f"{written.rstrip()}\n{CUT}\n{part.lstrip()}" if text[last:start].strip() else written + part
+        written = (
+            f"{written.rstrip()}\n{CUT}\n{part.lstrip()}" if text[last:start].strip() else written + part
+        )
         last = end
     return written.strip()

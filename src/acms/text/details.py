@@ -16,6 +16,9 @@ from acms.text.tokenizer import term
 KINDS = ("url", "email", "path", "host", "id", "version", "date", "number", "code", "name", "quote")
 """What a detail can be."""
 
+CORE = ("url", "email", "path", "host", "id", "version", "date", "number", "name")
+"""Kinds that name something exactly: without one of them nobody can look it up, reach it or count on it."""
+
 
 class Detail(NamedTuple):
     """A string to be kept letter by letter, and where it stands in its text."""

@@ -79,6 +79,7 @@ class PolicyShape(Shape):
     budget: int | None
     keep: float
     summary_tokens: int | None
+    smallest_prompt: int
 
 
 class LevelsShape(Shape):
@@ -90,6 +91,7 @@ class LevelsShape(Shape):
     budget: Level
     keep: Level
     summary_tokens: Level
+    smallest_prompt: Level
 
 
 class ResolvedShape(Shape):

@@ -54,6 +54,7 @@ class PolicyBody(Body):
     budget: Annotated[int, Field(ge=0, le=validation.BUDGET)] | None = None
     keep: _Share | None = None
     summary_tokens: Annotated[int, Field(ge=1)] | None = None
+    smallest_prompt: Annotated[int, Field(ge=1)] | None = None
 
     def given(self) -> dict[str, Json]:
         """Return what was said, by the names of `CompactionPolicy`."""

@@ -48,6 +48,15 @@ class JobShape(Shape):
     updated_at: str
 
 
+class LostShape(Shape):
+    """What of a stretch of the log its summary does not say; the log still has it."""
+
+    #: How many of each kind: a kind of detail, "instruction", "marked" or "question"; none of 0.
+    counts: dict[str, int]
+    #: Ids of messages it stood in, up to ten.
+    ids: list[str]
+
+
 class CompactionShape(Shape):
     """A summary that stands, or stood, for a stretch of the log."""
 
@@ -66,6 +75,7 @@ class CompactionShape(Shape):
     #: The policy it was made under.
     policy: dict[str, float | int | bool | None]
     summarizer: str
+    lost: LostShape
     created_at: str
     #: False when it was undone, or a later summary stands for it too.
     in_force: bool
@@ -136,6 +146,7 @@ def compaction_json(found: Compaction) -> dict[str, Json]:
         "removed": found.removed,
         "policy": {to_camel(name): value for name, value in found.policy.items()},
         "summarizer": found.summarizer,
+        "lost": {"counts": dict(found.lost.counts), "ids": list(found.lost.ids)},
         "createdAt": instant(found.created_at),
         "inForce": found.in_force,
     }

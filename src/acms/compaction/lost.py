@@ -1,0 +1,116 @@
+"""What a compaction lost: details, instructions and open questions that its summary does not say.
+
+A detail is kept letter by letter or it is lost. A sentence is kept when its words stand in one line of the summary: a
+model may put them otherwise. A question is open when nobody else went on after it, or the reply was a question again.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import cached_property, lru_cache
+
+from acms.log.in_force import LEADING
+from acms.model import Entry, Kind, Privacy
+from acms.results import Lost
+from acms.text.details import CORE, details
+from acms.text.tokenizer import spans, terms, words
+
+SHOWN = 10
+"""Ids that a report names."""
+
+
+def lost(entries: Sequence[Entry], summary: str) -> Lost:
+    """Compare what was said, oldest first, with the summary that stands for it."""
+    said = [
+        entry
+        for entry in entries
+        if entry.kind is Kind.MESSAGE and entry.privacy is not Privacy.BLOCK and entry.content.strip()
+    ]
+    text = _Text(summary)
+    found: dict[str, list[str]] = {"instruction": [], "marked": [], "question": []}
+    for entry in said:
+        if entry.role in LEADING and not text.says(entry.content):
+            found["instruction"].append(entry.id)
+        elif entry.markers and not text.says(entry.content):
+            found["marked"].append(entry.id)
+    for id, question in _open(said):
+        if not text.says(question):
+            found["question"].append(id)
+    found.update(_details(said, text))
+    ids = dict.fromkeys(id for some in found.values() for id in some)
+    return Lost(counts={kind: len(some) for kind, some in found.items() if some}, ids=tuple(ids)[:SHOWN])
+
+
+class _Text:
+    """A summary, as it is asked what it says."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._details = {one.text for one in details(text)}
+
+    @cached_property
+    def _flat(self) -> str:
+        return " ".join(self.text.split())
+
+    @cached_property
+    def _lines(self) -> list[frozenset[int]]:
+        return [frozenset(terms(words(line))) for line in self.text.splitlines()]
+
+    def holds(self, detail: str) -> bool:
+        """Return whether a detail stands in it letter by letter."""
+        return detail in self._details or detail in self.text
+
+    def says(self, sentence: str) -> bool:
+        """Return whether it says a sentence, in these words or with all that bear meaning in one line."""
+        if " ".join(sentence.split()) in self._flat:
+            return True
+        asked = frozenset(terms(words(sentence))) - {0}
+        return bool(asked) and any(asked <= line for line in self._lines)
+
+
+def _details(said: Sequence[Entry], text: _Text) -> dict[str, list[str]]:
+    """Return the messages in which details stood first that a summary lacks, by kind; how people are called is none."""
+    names = {(entry.actor or entry.role or "").casefold() for entry in said}
+    known: set[str] = set()
+    found: dict[str, list[str]] = {}
+    for entry in said:
+        for detail in details(entry.content):
+            if detail.text in known or detail.kind not in CORE or detail.text.casefold() in names:
+                continue
+            known.add(detail.text)
+            if not text.holds(detail.text):
+                found.setdefault(detail.kind, []).append(entry.id)
+    return {kind: found[kind] for kind in CORE if kind in found}
+
+
+def _open(said: Sequence[Entry]) -> Iterable[tuple[str, str]]:
+    """Yield the questions that messages end with and nobody took up, each with the id of its message."""
+    last = [_last_sentence(entry.content) for entry in said]
+    for index, entry in enumerate(said):
+        if not _asks(last[index]):
+            continue
+        reply = index + 1
+        if reply < len(said) and _speaker(said[reply]) != _speaker(entry) and not _asks(last[reply]):
+            continue
+        yield entry.id, last[index]
+
+
+def _speaker(entry: Entry) -> str:
+    return entry.actor or (entry.role or "")
+
+
+def _last_sentence(text: str) -> str:
+    text = text.rstrip()
+    found = spans(text)
+    return text[slice(*found[-1])].strip() if found else ""
+
+
+def _asks(sentence: str) -> bool:
+    """Return whether a sentence ends with a question mark of any script."""
+    return _is_question_mark(sentence.rstrip("\"')]}*_»”’ ")[-1:])
+
+
+@lru_cache(maxsize=1_024)
+def _is_question_mark(letter: str) -> bool:
+    return bool(letter) and "QUESTION MARK" in unicodedata.name(letter, "")
