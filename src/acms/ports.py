@@ -223,8 +223,10 @@ class Codec(Protocol):
     name: str
     model: str
     counter: TokenCounter
-    #: Whether the provider caches only what ends at a mark.
+    #: Whether the provider caches only what ends at a mark, and whether it sets one itself behind the newest message of
+    #: the user or a tool.
     marks_only: bool
+    implicit_mark: bool
 
     def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
         """Return the messages as the provider can have them: what `parse` gives back for what `render` makes.
@@ -279,8 +281,19 @@ class Codec(Protocol):
         """Return how many tokens of an unchanged prefix of so many the provider reads from its prompt cache."""
         ...
 
+    def diagnosed(self, payload: Mapping[str, Json], previous: str | None) -> dict[str, Json]:
+        """Return a payload that asks why the cache was not read, compared with the answer of that id.
+
+        None is for the first request of a conversation. As it was where the model has no diagnostics.
+        """
+        ...
+
     def usage(self, usage: object) -> Usage:
-        """Read what the provider reported, an SDK's object or a mapping; `ValidationError` when it is none of its."""
+        """Read what the provider reported, an SDK's object or a mapping; `ValidationError` when it is none of its.
+
+        Either the usage alone, or the whole answer, which also says what the cache was not read for and what the
+        provider changed in the request.
+        """
         ...
 
     def observe(self, tokens: int, usage: Usage) -> None:

@@ -13,11 +13,16 @@ from acms.model import Json, Part, Privacy, Role, Text
 __all__ = [
     "CacheMark",
     "CachePrediction",
+    "CacheRates",
     "Change",
+    "Changed",
     "Count",
+    "Diagnosis",
     "Exactness",
+    "Outcome",
     "PromptMessage",
     "Redacted",
+    "ServerEdit",
     "Tool",
     "Usage",
 ]
@@ -92,14 +97,84 @@ class CacheMark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRates:
+    """What a provider charges for prompt tokens, in units of uncached input without a cache."""
+
+    #: For those read from its cache.
+    cached: float = 0.1
+    #: For those written to it, and for those that it is to keep for long: an hour or more.
+    write: float = 1.0
+    long: float = 1.0
+
+
+class Changed(StrEnum):
+    """The part of a request that differs from the one before it."""
+
+    MODEL = "model"
+    #: The key that the provider keeps the cache under.
+    KEY = "key"
+    TOOLS = "tools"
+    #: Text of the system that stands before all messages.
+    SYSTEM = "system"
+    MESSAGES = "messages"
+    #: Either of these two, where the provider does not tell them apart.
+    INPUT = "input"
+    #: What no prompt holds: the form of the answer, the effort, the service tier.
+    SETTINGS = "settings"
+
+
+class Outcome(StrEnum):
+    """What a provider found when it compared a request with an earlier one."""
+
+    #: Nothing that kept it from reading what the earlier request had cached.
+    HIT = "hit"
+    MISS = "miss"
+    #: It could not compare them, or has not done so yet.
+    UNKNOWN = "unknown"
+    #: It reports nothing: there was no difference, or nobody asked.
+    SILENT = "silent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Why a provider could not read from its cache what an earlier request had put there, in its own words."""
+
+    outcome: Outcome
+    #: The first thing that differs; None when nothing does, and for a reason that is not known here.
+    changed: Changed | None = None
+    #: The provider's word for it.
+    reason: str = ""
+    #: Tokens that were not read for this reason; an estimate of the provider's.
+    missed_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerEdit:
+    """Something that a provider changed in a request before the model saw it."""
+
+    #: The provider's word for it: "clear_tool_uses_20250919", "thinking_dropped", "compaction".
+    kind: str
+    #: What was changed, as the provider names it: a path in the request, or the id of an item.
+    place: str = ""
+    reason: str = ""
+    #: How many blocks, turns or tool calls it was, and how many tokens they had, where that is told.
+    count: int = 1
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a provider says a request took."""
+    """What a provider says a request took, and what it did to it."""
 
     #: Tokens of the whole request, cached or not.
     input_tokens: int
     #: How many of them were read from its prompt cache, and how many were written to it.
     cached_tokens: int = 0
     written_tokens: int = 0
+    #: Why it read no more; None when the answer was not given, or says nothing of the kind.
+    diagnosis: Diagnosis | None = None
+    #: What it changed in the request, in order.
+    edits: tuple[ServerEdit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +202,20 @@ class CachePrediction:
     reason: str = ""
     #: Name under which the provider keeps it, where a cache hint gave one.
     key: str = ""
+    #: Raw tokens of the whole request.
+    total_tokens: int = 0
+    #: Whether there was an earlier prompt to compare with, and the part of the request that differs first from it;
+    #: None when the earlier prompt is the beginning of this one.
+    compared: bool = False
+    changed: Changed | None = None
+
+    def paid(self, cached: float = 0.1, write: float = 1.0) -> float:
+        """Return what the request costs, in units of one token of uncached input.
+
+        `cached` is the price of a token read from the cache, `write` that of every other one, which is written to it:
+        `codec.rates` has those of the model.
+        """
+        return cached * self.predicted_tokens + write * (self.total_tokens - self.predicted_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,9 @@ raws: st.SearchStrategy[Raw] = st.sampled_from(
         Raw("openai", '{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"gAAAAAB"}'),
         Raw("other", '{"anything":1}'),
         Raw("anthropic", "not JSON"),
+        Raw("anthropic", '{"type": "compaction", "content": "They met.", "signature": "c2ln"}'),
+        Raw("anthropic", '{"type":"compaction","content":null}'),
+        Raw("openai-responses", '{"type":"compaction","id":"cmp_1","encrypted_content":"gAAAAAB"}'),
     )
 )
 reasoning: st.SearchStrategy[Reasoning] = st.builds(

@@ -266,11 +266,11 @@ def test_signed_reasoning_is_sent_back_where_the_model_takes_it() -> None:
         {"type": "text", "text": "Done."},
     ]
     assert NEW.notes(messages) == ("reasoning without the provider's signature is left out",)
-    binding = AnthropicMessages("claude-fable-5-1")
-    assert contents(binding.render(messages))[1] == ("assistant", ["Done."])
-    assert "unchanged prompt" in binding.notes(messages)[0]
-    growing = AnthropicMessages("claude-fable-5-1", reasoning=True)
-    assert contents(growing.render(messages)) == contents(payload)
+    unknown = AnthropicMessages("a-model-behind-a-gateway")
+    assert contents(unknown.render(messages))[1] == ("assistant", ["Done."])
+    assert "not known" in unknown.notes(messages)[0]
+    told = AnthropicMessages("a-model-behind-a-gateway", reasoning=True)
+    assert contents(told.render(messages)) == contents(payload)
 
 
 @pytest.mark.parametrize(
@@ -396,6 +396,8 @@ def test_a_mark_steps_back_from_reasoning() -> None:
     [
         ("claude-opus-5-5", 512),
         ("claude-fable-5-2", 512),
+        ("claude-sonnet-5-5", 512),
+        ("claude-haiku-5-5", 512),
         ("claude-sonnet-5", 1_024),
         ("claude-opus-4-8", 1_024),
         ("us.anthropic.claude-opus-4-7-v1:0", 2_048),
@@ -499,7 +501,7 @@ def test_media_cost_what_was_stated_else_the_most_they_are_likely_to() -> None:
 def test_hidden_reasoning_costs_what_its_signature_holds() -> None:
     signed = says("assistant", Reasoning("", "s" * 4_000), "Done.")
     assert NEW.cost(signed) >= 1_000
-    assert AnthropicMessages("claude-fable-5-1").cost(signed) < 20
+    assert AnthropicMessages("claude-opus-5", reasoning=False).cost(signed) < 20
 
 
 def test_a_bound_by_bytes_relies_on_no_tokenizer() -> None:

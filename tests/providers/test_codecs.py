@@ -213,11 +213,11 @@ def test_requests_have_the_types_of_the_anthropic_package(
     pytest.importorskip("anthropic")
     payload = rendered(CASES["anthropic"][0], messages, tools=offered) or {}
     for block in payload.get("system", ()):
-        validators.typed("anthropic.types", "TextBlockParam", block)
+        validators.typed("anthropic.types.beta", "BetaTextBlockParam", block)
     for message in payload.get("messages", ()):
-        validators.typed("anthropic.types", "MessageParam", message)
+        validators.typed("anthropic.types.beta", "BetaMessageParam", message)
     for tool in payload.get("tools", ()):
-        validators.typed("anthropic.types", "ToolParam", tool)
+        validators.typed("anthropic.types.beta", "BetaToolParam", tool)
 
 
 @settings(max_examples=30)

@@ -294,7 +294,7 @@ _THOUGHTS = ("thinking", "redacted_thinking")
 _BLOCKS = {
     # [A] content block types by role; [E] "`tool_use` blocks can only be in `assistant` messages" and the reverse
     "user": {"text", "image", "document", "tool_result"},
-    "assistant": {"text", "tool_use", *_THOUGHTS},
+    "assistant": {"text", "tool_use", "compaction", *_THOUGHTS},
     "system": {"text"},
 }
 
@@ -357,6 +357,10 @@ def _block(block: Json) -> None:
     elif kind == "redacted_thinking":
         _keys(block, {"type", "data"}, set(), "[A] a redacted thinking block")
         _must(block["data"], "[H] hidden thinking has its data")
+    elif kind == "compaction":
+        more = {"content", "encrypted_content", "signature", "tool_changes", *marked}
+        _keys(block, {"type"}, more, "[A] a compaction block")
+        _must(block.get("content") != "", "[A] a compaction says something, or has failed")
     elif kind == "tool_use":
         _keys(block, {"type", "id", "name", "input"}, marked, "[A] a tool use block")
         _must(_TOOL_ID.match(block["id"]), "[E] the id of a call has letters, digits, _ and -")
@@ -391,7 +395,7 @@ def _source(kind: str, source: Json) -> None:
 
 
 def _answer(content: Json) -> None:
-    kinds = [block["type"] for block in content]
+    kinds = [block["type"] for block in content if block["type"] != "compaction"]
     if any(kind in _THOUGHTS for kind in kinds):
         # [E] "If an assistant message contains any thinking blocks, the first block must be thinking"
         _must(kinds[0] in _THOUGHTS, "[E] thinking comes first")

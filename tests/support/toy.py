@@ -29,6 +29,7 @@ class Toy:
     name = "toy"
     model = "toy"
     marks_only = False
+    implicit_mark = False
 
     def __init__(self, primer: int = 0) -> None:
         self.counter: TokenCounter = Words()
@@ -84,6 +85,9 @@ class Toy:
 
     def cached(self, tokens: int) -> int:
         return tokens
+
+    def diagnosed(self, payload: Mapping[str, Json], previous: str | None) -> dict[str, Json]:
+        return dict(payload)
 
     def usage(self, usage: object) -> Usage:
         return Usage(input_tokens=0)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from acms.log.encoding import is_summary
 from acms.model import Role, Text
 from acms.ports import Codec
 from acms.prompt.manifest import Manifest, Sent
-from acms.prompt_types import CachePrediction, Change, PromptMessage, Usage
+from acms.prompt_types import CachePrediction, Change, Changed, Diagnosis, Outcome, PromptMessage, Usage
+
+_INSTRUCTING = frozenset((Role.SYSTEM, Role.DEVELOPER))
 
 
 def hoisted(normal: Callable[[Sequence[PromptMessage]], Sequence[PromptMessage]]) -> frozenset[Role]:
     """Return the roles whose messages a codec sets before all others, by its `normal`: system text in some formats."""
     spoken = PromptMessage(role=Role.USER, parts=(Text("a"),))
     found: set[Role] = set()
-    for role in (Role.SYSTEM, Role.DEVELOPER):
+    for role in _INSTRUCTING:
         first = normal((spoken, PromptMessage(role=role, parts=(Text("b"),))))[0]
         if first.role is not Role.USER:
             found.add(role)
@@ -28,58 +31,130 @@ def predict(now: Manifest, previous: Manifest | None, codec: Codec, *, key: str 
     Whole messages are compared by their hashes, in the order in which the provider reads them: tools, what is set
     before all others, then the rest. `key` is the name under which the cache is kept, where a hint gave one.
     """
+    base = codec.base(now.tools)
+    plain = CachePrediction(key=key, total_tokens=base + sum([one.tokens for one in now.messages]))
     if previous is None:
-        return CachePrediction(reason="there is no earlier prompt to compare with", key=key)
+        return replace(plain, reason="there is no earlier prompt to compare with")
     front = hoisted(codec.normal)
     old, new = _read(previous, front), _read(now, front)
-    first = Change(index=new[0][0], role=new[0][1].role, path=new[0][1].path) if new else None
-    if (previous.codec, previous.model) != (now.codec, now.model):
-        reason = f"it was sent to {previous.model} by {previous.codec}, this one goes to {now.model} by {now.codec}"
-        return CachePrediction(first_change=first, reason=reason, key=key)
-    if previous.tools != now.tools:
-        return CachePrediction(first_change=first, reason=_tools(previous, now), key=key)
+    outside = _outside(now, previous, key)
+    if outside is not None:
+        first = Change(index=new[0][0], role=new[0][1].role, path=new[0][1].path) if new else None
+        changed, reason = outside
+        return replace(plain, compared=True, changed=changed, first_change=first, reason=reason)
     place = 0
-    shared = codec.base(now.tools)
+    shared = base
     while place < min(len(old), len(new)) and old[place][1].hash == new[place][1].hash:
         shared += new[place][1].tokens
         place += 1
-    change = None
-    if place < len(old):
-        index, sent = new[place] if place < len(new) else (len(now.messages), None)
-        change = Change(
-            index=index, role=None if sent is None else sent.role, path="" if sent is None else sent.path
-        )
     readable = shared
     reason = _why([one for _, one in old], [one for _, one in new], place)
     if codec.marks_only:
-        end = _marked(previous, old, place)
-        readable = 0 if end is None else codec.base(now.tools) + sum([one.tokens for _, one in new[:end]])
-        if end is None or not now.marks:
+        end = _marked(previous, old, place, implicit=codec.implicit_mark)
+        if end is None or not (now.marks or codec.implicit_mark):
             readable = 0
             reason += "; nothing is cached, as no mark ends what is shared: give a cache hint"
-    return CachePrediction(
+        else:
+            readable = base + sum([one.tokens for _, one in new[:end]])
+    change, changed = _change(now, old, new, place)
+    return replace(
+        plain,
         predicted_tokens=codec.cached(readable),
         shared_tokens=shared,
         first_change=change,
         reason=reason,
-        key=key,
+        compared=True,
+        changed=changed,
     )
 
 
-def confirm(prediction: CachePrediction, usage: Usage) -> str:
-    """Return what differs between a prediction and what the provider reports; "" when it read what was predicted.
+def _outside(now: Manifest, previous: Manifest, key: str) -> tuple[Changed, str] | None:
+    """Return what differs before the first message, and how; None when nothing does."""
+    if (previous.codec, previous.model) != (now.codec, now.model):
+        reason = f"it was sent to {previous.model} by {previous.codec}, this one goes to {now.model} by {now.codec}"
+        return Changed.MODEL, reason
+    was, is_now = [[(mark.id, mark.version) for mark in one.marks[:1]] for one in (previous, now)]
+    if key and was and is_now and was != is_now:
+        return (
+            Changed.KEY,
+            f"it is cached as {':'.join(is_now[0])}, the earlier one was as {':'.join(was[0])}",
+        )
+    return (Changed.TOOLS, _tools(previous, now)) if previous.tools != now.tools else None
 
-    More than predicted is no fault: it may know the prompt from somewhere else.
+
+def _change(
+    now: Manifest,
+    old: Sequence[tuple[int, Sent]],
+    new: Sequence[tuple[int, Sent]],
+    place: int,
+) -> tuple[Change, Changed] | tuple[None, None]:
+    """Return the first message that differs, and the part of the request it is in."""
+    if place == len(old):
+        return None, None
+    index, sent = new[place] if place < len(new) else (len(now.messages), None)
+    change = Change(
+        index=index, role=None if sent is None else sent.role, path="" if sent is None else sent.path
+    )
+    leading = all(one.role in _INSTRUCTING for _, one in old[:place])
+    differing = [one for _, one in (*old[place : place + 1], *new[place : place + 1])]
+    system = leading and any(one.role in _INSTRUCTING for one in differing)
+    return change, Changed.SYSTEM if system else Changed.MESSAGES
+
+
+def agrees(prediction: CachePrediction, usage: Usage, *, asked: bool = False) -> bool | None:
+    """Return whether a provider's diagnosis is what was predicted; None when it has none, or none of the prompt.
+
+    `asked` says that the request asked for one: then a provider that reports nothing found no difference.
+    """
+    told = usage.diagnosis
+    if told is None or not prediction.compared or told.outcome is Outcome.UNKNOWN:
+        return None
+    if told.outcome is Outcome.SILENT and not asked:
+        return None
+    if told.outcome is not Outcome.MISS:
+        return prediction.changed is None
+    if told.changed in (None, Changed.SETTINGS):
+        return None
+    if told.changed is Changed.INPUT:
+        return prediction.changed in (Changed.SYSTEM, Changed.MESSAGES)
+    return told.changed is prediction.changed
+
+
+def confirm(prediction: CachePrediction, usage: Usage, *, asked: bool = False) -> str:
+    """Return what differs between a prediction and what the provider reports; "" when nothing does.
+
+    More tokens than predicted are no fault: it may know the prompt from somewhere else. Where the provider says why,
+    its reason stands beside the predicted one, also when no token was missed but the reasons differ.
     """
     missed = prediction.predicted_tokens - usage.cached_tokens
-    if missed <= 0:
+    agreed = agrees(prediction, usage, asked=asked)
+    if missed <= 0 and agreed is not False:
         return ""
-    if not usage.cached_tokens:
-        return (
-            f"none of the {prediction.predicted_tokens} tokens predicted were read from the cache: it had expired, was "
-            "never written, or another machine has it"
-        )
-    return f"{usage.cached_tokens} of the {prediction.predicted_tokens} tokens predicted were read from the cache"
+    told = _in_words(usage.diagnosis, asked=asked)
+    both = f"the provider says {told}, the forecast {prediction.reason!r}" if told else ""
+    if missed <= 0:
+        return both
+    if usage.cached_tokens:
+        found = f"{usage.cached_tokens} of the {prediction.predicted_tokens} tokens predicted were read from the cache"
+    else:
+        found = f"none of the {prediction.predicted_tokens} tokens predicted were read from the cache"
+        if usage.diagnosis is None or usage.diagnosis.outcome is not Outcome.MISS:
+            found += ": it had expired, was never written, or another machine has it"
+    return f"{found}; {both}" if both else found
+
+
+def _in_words(diagnosis: Diagnosis | None, *, asked: bool) -> str:
+    """Return a diagnosis in words; "" when there is none."""
+    if diagnosis is None or (diagnosis.outcome is Outcome.SILENT and not asked):
+        return ""
+    match diagnosis.outcome:
+        case Outcome.MISS:
+            about = f" (about {diagnosis.missed_tokens} tokens)" if diagnosis.missed_tokens else ""
+            return f"{diagnosis.reason}{about}"
+        case Outcome.UNKNOWN:
+            return diagnosis.reason
+        case Outcome.HIT | Outcome.SILENT:
+            return "that nothing changed"
 
 
 def _read(manifest: Manifest, front: frozenset[Role]) -> list[tuple[int, Sent]]:
@@ -87,10 +162,15 @@ def _read(manifest: Manifest, front: frozenset[Role]) -> list[tuple[int, Sent]]:
     return sorted(enumerate(manifest.messages), key=lambda one: one[1].role not in front)
 
 
-def _marked(manifest: Manifest, order: Sequence[tuple[int, Sent]], place: int) -> int | None:
+def _marked(
+    manifest: Manifest, order: Sequence[tuple[int, Sent]], place: int, *, implicit: bool
+) -> int | None:
     """Return how many messages, as the provider reads them, end at the last mark within the first `place`."""
     places = {index: number + 1 for number, (index, _) in enumerate(order)}
     ends = [places.get(mark.messages - 1, 0) for mark in manifest.marks]
+    if implicit:
+        eligible = [number for number, (_, one) in enumerate(order, 1) if one.role in (Role.USER, Role.TOOL)]
+        ends += eligible[-1:]
     return max((end for end in ends if end <= place), default=None)
 
 

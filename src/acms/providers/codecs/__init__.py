@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from acms.errors import ValidationError
-from acms.prompt_types import Count, Exactness, Tool, Usage
+from acms.prompt_types import (
+    CacheRates,
+    Changed,
+    Count,
+    Diagnosis,
+    Exactness,
+    Outcome,
+    ServerEdit,
+    Tool,
+    Usage,
+)
 from acms.runtime.lazy import lazily
 
 if TYPE_CHECKING:
@@ -17,11 +27,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnthropicMessages",
+    "CacheRates",
     "Calibration",
+    "Changed",
     "Count",
+    "Diagnosis",
     "Exactness",
     "OpenAIChat",
     "OpenAIResponses",
+    "Outcome",
+    "ServerEdit",
     "Tool",
     "Usage",
     "named",

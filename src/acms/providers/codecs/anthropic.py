@@ -12,8 +12,9 @@ from acms.errors import ConfigurationError, PayloadError, ValidationError
 from acms.log import validation
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
-from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
-from acms.providers.codecs import anthropic_blocks
+from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
+from acms.providers.codecs import anthropic_answers, anthropic_blocks
+from acms.providers.codecs.answers import of, split
 from acms.providers.codecs.anthropic_rules import BREAKPOINTS, check, claude
 from acms.providers.codecs.anthropic_turns import BEGINNING, Arranged, SentMessage, arrange, speaker_name
 from acms.providers.codecs.calibration import Calibration
@@ -45,14 +46,15 @@ class AnthropicMessages:
     `notes` says what else was changed. A cached prefix ends at a mark only: without marks nothing is cached.
 
     `system_messages` and `reasoning` are for platforms and models that differ from what is published: whether system
-    messages may come later, and whether signed reasoning is sent back. Some models refuse it when anything before it
-    has changed, as it does when a history is cut; pass `reasoning=True` for one that only grows.
+    messages may come later, and whether signed reasoning is sent back. Newer models refuse it when anything before it
+    has changed, as it does when a history is cut: `binds_reasoning` says so, and what is given is sent.
 
     Media cost the tokens that they state, else the most that an image of the model has, or 10,000 for a document.
     """
 
     name = "anthropic-messages"
     marks_only = True
+    implicit_mark = False
 
     def __init__(
         self,
@@ -74,6 +76,10 @@ class AnthropicMessages:
         if reasoning is not None:
             family = family._replace(reasoning=reasoning)
         self.max_tokens = max_tokens
+        #: What the provider charges for reads from its prompt cache and writes to it.
+        self.rates = CacheRates(cached=family.cached, write=1.25, long=2.0)
+        #: Whether reasoning that is sent back is refused unless all before it is as it was when it was produced.
+        self.binds_reasoning = family.binds
         #: What was learnt of this model's counts; keep its `state` to go on with it.
         self.calibration = calibration or Calibration(family.ratio, margin=margin)
         self.counter: TokenCounter = (
@@ -192,8 +198,9 @@ class AnthropicMessages:
             case Reasoning():
                 return prices.signed(part.text, part.signature) if self._sent(role) and part.signature else 0
             case Raw():
-                data = anthropic_blocks.redacted(part) if self._sent(role) else None
-                return prices.signed("", data) if data else 0
+                if role is not Role.ASSISTANT or anthropic_blocks.verbatim(part) is None:
+                    return 0
+                return prices.raw(part) if self._sent(role) or not anthropic_blocks.thinks(part) else 0
 
     def _sent(self, role: Role) -> bool:
         return self._family.reasoning and role is Role.ASSISTANT
@@ -235,17 +242,31 @@ class AnthropicMessages:
         """Return how many tokens of an unchanged prefix of so many are read from the cache, when it ends at a mark."""
         return tokens if tokens >= self._family.least else 0
 
+    def diagnosed(self, payload: Mapping[str, Json], previous: str | None) -> dict[str, Json]:
+        """Return the payload with the id of the message to compare with; None has the request remembered for the next.
+
+        On the Claude API only: other platforms refuse it.
+        """
+        return {**payload, "diagnostics": {"previous_message_id": previous}}
+
     def usage(self, usage: object) -> Usage:
-        """Read the `usage` of a reply, an SDK's object or a mapping; `ValidationError` when it is none of its.
+        """Read a reply or its `usage`, an SDK's object or a mapping; `ValidationError` when it is none of its.
 
         `input_tokens` there are only those that came neither out of the cache nor into it.
         """
-        fresh = _tokens(usage, "input_tokens")
-        if fresh is None or _tokens(usage, "total_tokens") is not None:
+        reported, answer = split(usage)
+        fresh = _tokens(reported, "input_tokens")
+        if fresh is None or _tokens(reported, "total_tokens") is not None:
             raise ValidationError("is not the usage of a message of Anthropic's", field="usage")
-        written = _tokens(usage, "cache_creation_input_tokens") or 0
-        read = _tokens(usage, "cache_read_input_tokens") or 0
-        return Usage(input_tokens=fresh + written + read, cached_tokens=read, written_tokens=written)
+        written = _tokens(reported, "cache_creation_input_tokens") or 0
+        read = _tokens(reported, "cache_read_input_tokens") or 0
+        return Usage(
+            input_tokens=fresh + written + read,
+            cached_tokens=read,
+            written_tokens=written,
+            diagnosis=None if answer is None else anthropic_answers.diagnosis(answer),
+            edits=() if answer is None else anthropic_answers.edits(answer),
+        )
 
     def observe(self, tokens: int, usage: Usage) -> None:
         """Learn from a request of so many raw tokens how far counts can be relied on; nothing from a report of none."""
@@ -315,7 +336,7 @@ def _mark(
 
 
 def _tokens(usage: object, name: str) -> int | None:
-    value = usage.get(name) if isinstance(usage, Mapping) else getattr(usage, name, None)
+    value = of(usage, name)
     if value is not None and (not isinstance(value, int) or value < 0):
         raise ValidationError("must be a number of tokens", field=f"usage.{name}")
     return value

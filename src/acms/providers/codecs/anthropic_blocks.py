@@ -24,7 +24,20 @@ from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolRe
 from acms.ports import TokenCounter
 from acms.text.chat_messages import NO_RESULT, ORPHAN
 
-__all__ = ["REMINDER", "Prices", "Sizes", "arguments", "block", "dump", "name", "part", "sendable", "text_of"]
+__all__ = [
+    "REMINDER",
+    "Prices",
+    "Sizes",
+    "arguments",
+    "block",
+    "dump",
+    "name",
+    "part",
+    "sendable",
+    "text_of",
+    "thinks",
+    "verbatim",
+]
 
 BLOCK = 4
 CALL = 24
@@ -54,6 +67,7 @@ PDF = "application/pdf"
 _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=]+)\Z")
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _REDACTED = "redacted_thinking"
+_COMPACTION = frozenset(("content", "encrypted_content", "signature", "tool_changes"))
 
 dump = json.JSONEncoder(ensure_ascii=False).encode
 """Write JSON as a model is taken to read it."""
@@ -95,17 +109,32 @@ def named(who: str, said: Part) -> list[Part]:
     return [Text(f"{who}: {said.text}")] if isinstance(said, Text) else [Text(f"{who}:"), said]
 
 
-def redacted(raw: Raw) -> str | None:
-    """Return the hidden reasoning that a vendor's item holds; None when it is another one."""
+def verbatim(raw: Raw) -> dict[str, Json] | None:
+    """Return the block that a vendor's item is sent as: hidden reasoning, or a compaction; None when it is another."""
     if raw.vendor != "anthropic":
         return None
     try:
-        item = json.loads(raw.json)
-    except ValueError:
+        item = _loads(raw.json)
+    except (ValueError, RecursionError):
         return None
-    if not isinstance(item, dict) or item.keys() != {"type", "data"} or item["type"] != _REDACTED:
-        return None
-    return item["data"] if isinstance(item["data"], str) and item["data"] else None
+    match item:
+        case {"type": "redacted_thinking", "data": str(data), **more} if data and not more:
+            return item
+        case {"type": "compaction", **more} if more.keys() <= _COMPACTION and more.get("content") != "":
+            return item
+        case _:
+            return None
+
+
+def redacted(raw: Raw) -> str | None:
+    """Return the hidden reasoning that a vendor's item holds; None when it is another one."""
+    item = verbatim(raw)
+    return None if item is None or item["type"] != _REDACTED else item["data"]
+
+
+def thinks(one: Part) -> bool:
+    """Return whether a part is reasoning, open or hidden."""
+    return isinstance(one, Reasoning) or (isinstance(one, Raw) and redacted(one) is not None)
 
 
 def sendable(media: Media) -> Media | None:
@@ -164,7 +193,7 @@ def block(one: Part) -> dict[str, Json]:
         case Media():
             return {"type": "document" if one.mime == PDF else "image", "source": _source(one)}
         case Raw():
-            return {"type": _REDACTED, "data": redacted(one)}
+            return verbatim(one) or {}
 
 
 def part(one: Mapping[str, Json]) -> Part | None:
@@ -176,6 +205,8 @@ def part(one: Mapping[str, Json]) -> Part | None:
             return Reasoning(text, signature)
         case {"type": "redacted_thinking", "data": str(data)}:
             return Raw("anthropic", dump({"type": _REDACTED, "data": data}))
+        case {"type": "compaction"}:
+            return Raw("anthropic", dump({key: one[key] for key in one if key != "cache_control"}))
         case {"type": "tool_use", "id": str(id_), "name": str(of), "input": dict(given)}:
             return ToolCall(id_, of, dump(given))
         case {"type": "tool_result", "tool_use_id": str(id_)}:
@@ -284,6 +315,11 @@ class Prices:
         hidden = len(signature) if self._bytes else len(signature) // 4
         return BLOCK + max(self._count(text) if text else 0, hidden)
 
+    def raw(self, raw: Raw) -> int:
+        """Return the cost of an item that is kept verbatim: hidden reasoning, or all that a compaction says."""
+        data = redacted(raw)
+        return BLOCK + self._count(dump(verbatim(raw))) if data is None else self.signed("", data)
+
     def media(self, media: Media) -> int:
         """Return the cost of media that are sent: what was stated, else the most that it is likely to be."""
         stated = media.tokens or self._sizes.of(media.ref)
@@ -305,7 +341,7 @@ class Prices:
             case Media():
                 return self.media(found)
             case Raw():
-                return self.signed("", redacted(found) or "")
+                return self.raw(found)
             case None:
                 return BLOCK + self._count(dump(one))
 

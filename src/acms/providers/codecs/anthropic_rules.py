@@ -42,22 +42,26 @@ class Claude(NamedTuple):
     prefill: bool = False
     #: Whether it takes system messages behind the first message of the user.
     system: bool = False
-    #: Whether reasoning can be sent back when what stood before it has changed.
+    #: Whether signed reasoning can be sent back, and whether it is refused unless all before it is as it was.
     reasoning: bool = True
+    binds: bool = False
+    #: Price of a token that is read from the cache, in units of the input's.
+    cached: float = 0.1
 
 
+_5_5 = Claude(least=512, system=True, binds=True, cached=0.05)
 _4_8 = Claude(least=1_024, tools=410, system=True)
 _4_5 = Claude(least=4_096, tools=588, ratio=OLD, typical=1.2, image=1_600, prefill=True)
 _4 = _4_5._replace(least=1_024, tools=346)
 
 _FAMILIES = (
-    (r"(?:fable|mythos)-5-[1-9](?!\d)", Claude(least=512, system=True, reasoning=False)),
-    (r"(?:fable|mythos)-5|opus-5-[1-9](?!\d)", Claude(least=512, system=True)),
+    (r"(?:fable|mythos)-5-[1-9](?!\d)", _5_5._replace(cached=0.025)),
+    (r"(?:fable|mythos)-5", _5_5._replace(binds=False, cached=0.1)),
+    (r"(?:opus|sonnet)-5-[1-9](?!\d)", _5_5),
+    (r"haiku-5-[1-9](?!\d)", _5_5._replace(cached=0.1)),
     (r"opus-5", Claude(least=512, tools=410, system=True)),
     (r"mythos-preview", Claude(least=2_048)),
-    (r"sonnet-5-[1-9](?!\d)", Claude(least=512)),
     (r"sonnet-5", Claude(least=1_024, tools=474)),
-    (r"haiku-5", Claude()),
     (r"opus-4-8(?!\d)", _4_8),
     (r"opus-4-7(?!\d)", Claude(least=2_048)),
     (r"opus-4-6(?!\d)", _4_5._replace(tools=589, prefill=False)),
@@ -68,7 +72,14 @@ _FAMILIES = (
     (r"haiku-3|3-haiku|3-5-haiku", _4._replace(least=2_048, tools=340)),
     (r"opus-3|3-opus", _4._replace(tools=530)),
     (r"claude-3|sonnet-3", _4),
+    # Newer than this table: as the newest are, without what they need not have in common.
+    (r"(?:opus|sonnet|haiku|fable|mythos)-\d", Claude(binds=True)),
 )
+"""Families by a pattern in the model's name, the first that fits.
+
+From platform.claude.com/docs, November 2026: "Prompt caching" (least prefix), the models' pages (prices), "Preserved
+thinking" (binding), "Mid-conversation system messages".
+"""
 _DOT = re.compile(r"(?<=\d)\.(?=\d)")
 
 
@@ -85,7 +96,7 @@ _ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _TOOL = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 _THINKING = frozenset(("thinking", "redacted_thinking"))
 _ROLES = frozenset(("user", "assistant", "system"))
-_ASSISTANT_ONLY = frozenset(("tool_use", *_THINKING))
+_ASSISTANT_ONLY = frozenset(("tool_use", "compaction", *_THINKING))
 _USER_ONLY = frozenset(("tool_result", "image", "document"))
 _TTLS = {None: 0, "5m": 0, "1h": 1}
 _COMBINED = frozenset(("oneOf", "anyOf", "allOf"))
@@ -155,8 +166,9 @@ def _message(message: Json, field: str) -> None:
         return None
     kinds = [block["type"] for block in blocks]
     if not _THINKING.isdisjoint(kinds):
-        if kinds[0] not in _THINKING:
-            _refuse("reasoning must come first", f"{field}.content[0].type")
+        first = next(at for at, kind in enumerate(kinds) if kind != "compaction")
+        if kinds[first] not in _THINKING:
+            _refuse("reasoning must come first", f"{field}.content[{first}].type")
         if kinds[-1] in _THINKING:
             _refuse("reasoning must not come last", f"{field}.content[{len(kinds) - 1}].type")
         for at, block in enumerate(blocks):

@@ -30,7 +30,7 @@ LATE = "late tool results are moved behind their calls"
 IDS = "ids and names that the provider would refuse, and ids used twice, are replaced"
 ARGUMENTS = 'arguments that are no JSON object are sent as {"_raw": …}'
 UNSIGNED = "reasoning without the provider's signature is left out"
-BOUND = "signed reasoning is left out: this model takes it back only behind an unchanged prompt"
+UNSENT = "signed reasoning is left out: it is not known that this model takes it back"
 MISPLACED = "reasoning that does not begin an assistant message, or ends one, is left out"
 MEDIA = "media that the format cannot hold are named in text"
 FOREIGN = "items of other vendors are left out"
@@ -211,7 +211,7 @@ class _Arranging:
             case Media():
                 return self._media(one, role)
             case Raw():
-                if anthropic_blocks.redacted(one) is None:
+                if anthropic_blocks.verbatim(one) is None:
                     return self._without(FOREIGN)
             case Reasoning():
                 if not one.signature:
@@ -222,8 +222,8 @@ class _Arranging:
             return self._without(MISFITS)
         if isinstance(one, ToolCall):
             return self._call(one)
-        if not self._reasoning:
-            return self._without(BOUND)
+        if not self._reasoning and anthropic_blocks.thinks(one):
+            return self._without(UNSENT)
         if isinstance(one, Raw):
             return anthropic_blocks.part(anthropic_blocks.block(one))
         return one
@@ -269,7 +269,10 @@ class _Arranging:
     def _trim_turn(self, turn: _Turn, *, open_: bool) -> None:
         shown = turn.shown
         before = len(shown)
-        if shown and (open_ or not _thinks(shown[0])):
+        first = next((one for one in shown if not isinstance(one.part, Raw) or _thinks(one)), None)
+        if open_:
+            shown = [one for one in shown if not isinstance(one.part, Reasoning | Raw)]
+        elif first is not None and not _thinks(first):
             shown = [one for one in shown if not _thinks(one)]
         while shown and not turn.calls and _thinks(shown[-1]):
             shown.pop()
@@ -350,7 +353,7 @@ def speaker_name(message: PromptMessage) -> str:
 
 
 def _thinks(one: SentPart) -> bool:
-    return isinstance(one.part, Reasoning | Raw)
+    return anthropic_blocks.thinks(one.part)
 
 
 def _unused(id_: str, taken: dict[str, int]) -> str:

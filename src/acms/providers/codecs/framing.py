@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from acms.model import Json, Role
 from acms.ports import TokenCounter
-from acms.prompt_types import CacheMark
+from acms.prompt_types import CacheMark, CacheRates
 
 RECIPE = ("gpt-3.5-turbo", "gpt-35-turbo", "gpt-4", "chatgpt-4o")
 """Families of the counting recipe of the cookbook ("How to count tokens with tiktoken")."""
@@ -58,6 +58,17 @@ _NUMBERED = re.compile(r"gpt-(\d+)(?:\.(\d+))?(?=-|\Z)")
 _KEPT_A_DAY = re.compile(
     r"(?:gpt-5(?:\.[1245])?(?:-codex(?:-mini)?|-chat-latest|-pro)?|gpt-4\.1)(?:-\d{4}-\d\d-\d\d)?\Z"
 )
+_READS = (
+    ("gpt-4.1", 0.25),
+    ("gpt-4o", 0.5),
+    ("chatgpt-4o", 0.5),
+    ("gpt-4.5", 0.5),
+    ("o3-mini", 0.5),
+    ("o1", 0.5),
+    ("o3", 0.25),
+    ("o4", 0.25),
+)
+"""Price of a cached token in units of the input's, by prefix of the model's name; a tenth for all others."""
 _NO_CACHE = re.compile(r"gpt-3\.?5|gpt-4(?:-|\Z)|gpt-4o-2024-05-13")
 
 
@@ -75,6 +86,10 @@ class Published(NamedTuple):
     caches: bool
     breakpoints: bool
     day: bool
+    #: What it charges for prompt tokens that are read from the cache, and written to it.
+    rates: CacheRates
+    #: Whether it drops reasoning when what stood before it has changed.
+    binds: bool
 
 
 def published(model: str) -> Published:
@@ -82,7 +97,8 @@ def published(model: str) -> Published:
     base = model.split(":")[1] if model.startswith("ft:") and model.count(":") else model
     encoding = next((name for prefix, name in VOCABULARIES if base.startswith(prefix)), None)
     number = _NUMBERED.match(base)
-    breakpoints = bool(number and (int(number[1]), int(number[2] or 0)) >= (5, 6))
+    version: tuple[int, ...] = (int(number[1]), int(number[2] or 0)) if number else ()
+    breakpoints = version >= (5, 6)
     return Published(
         encoding=encoding or "o200k_base",
         vocabulary=encoding is not None,
@@ -91,7 +107,17 @@ def published(model: str) -> Published:
         caches=not _NO_CACHE.match(base),
         breakpoints=breakpoints,
         day=bool(_KEPT_A_DAY.match(base)),
+        rates=_rates(base, version),
+        binds=version >= (6, 2),
     )
+
+
+def _rates(base: str, version: tuple[int, ...]) -> CacheRates:
+    """Return what a model charges (pricing page, November 2026): a twentieth to a half of the input's price to read."""
+    if version >= (5, 6):
+        return CacheRates(cached=0.05 if version >= (6, 1) else 0.1, write=1.25, long=2.5)
+    older = next((cached for prefix, cached in _READS if base.startswith(prefix)), 0.1)
+    return CacheRates(cached=older if not _NO_CACHE.match(base) else 1.0)
 
 
 PER_MESSAGE = 3

@@ -131,7 +131,11 @@ class OpenAICodec(ABC):
     ) -> None:
         self.model = model = validation.name(model, "model")
         self.known = published(model)
-        self.marks_only = self.known.breakpoints
+        self.marks_only = self.implicit_mark = self.known.breakpoints
+        #: What the provider charges for reads from its prompt cache and writes to it.
+        self.rates = self.known.rates
+        #: Whether reasoning that is sent back counts only behind the very prefix that it was produced under.
+        self.binds_reasoning = self.known.binds
         self.counter: TokenCounter = counter or token_counter(self.known.encoding)
         self._vocabulary: str = getattr(self.counter, "name", type(self.counter).__name__)
         own = self._vocabulary == self.known.encoding
@@ -414,6 +418,10 @@ class OpenAICodec(ABC):
         if usage.input_tokens > tokens:
             self._bound = False
 
+    def diagnosed(self, payload: Mapping[str, Json], previous: str | None) -> dict[str, Json]:
+        """Return the payload as it was; see `Codec.diagnosed`."""
+        return dict(payload)
+
     # ── cache hints ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _prefixes(self, marks: Sequence[CacheMark], given: int, laid: Sequence[tuple[Any, int]]) -> list[int]:
@@ -553,26 +561,6 @@ def function(tool: Mapping[str, Json]) -> Function:
     return Function(
         tool["name"], tool.get("description") or "", tool.get("parameters") or {}, bool(tool.get("strict"))
     )
-
-
-def read_usage(usage: object, tokens: str, details: str) -> Usage:
-    """Read what was reported, from an object or a mapping."""
-
-    def of(source: object, key: str) -> Any:
-        return source.get(key) if isinstance(source, Mapping) else getattr(source, key, None)
-
-    total = of(usage, tokens)
-    if not isinstance(total, int) or isinstance(total, bool):
-        raise ValidationError(
-            f"has no {tokens}: pass the usage of a response as the SDK or the API returns it", field="usage"
-        )
-    if of(usage, "cache_read_input_tokens") is not None:
-        raise ValidationError("is that of another provider", field="usage")
-    more = of(usage, details)
-    read, written = of(more, "cached_tokens") or 0, of(more, "cache_write_tokens") or 0
-    if any(not isinstance(tokens, int) or tokens < 0 for tokens in (total, read, written)):
-        raise ValidationError("must be numbers of tokens", field="usage")
-    return Usage(input_tokens=total, cached_tokens=read, written_tokens=written)
 
 
 def is_url(ref: str) -> bool:

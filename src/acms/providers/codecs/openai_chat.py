@@ -7,7 +7,7 @@ from typing import Any
 
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
-from acms.providers.codecs import openai_base
+from acms.providers.codecs import openai_answers, openai_base
 from acms.providers.codecs.framing import dump, thawed
 from acms.providers.codecs.openai_base import (
     BREAKPOINT,
@@ -182,8 +182,8 @@ class OpenAIChat(OpenAICodec):
         return all(message["role"] != Role.DEVELOPER.value for message in messages), 0
 
     def usage(self, usage: object) -> Usage:
-        """Read `response.usage`."""
-        return openai_base.read_usage(usage, "prompt_tokens", "prompt_tokens_details")
+        """Read an answer, or its `usage`."""
+        return openai_answers.read(usage, "prompt_tokens", "prompt_tokens_details")
 
     def check(self, payload: Mapping[str, Json]) -> None:
         """Raise `PayloadError` for what the API would refuse: shapes, roles, and tool calls without their answers."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
-from acms.providers.codecs import openai_base
+from acms.providers.codecs import openai_answers, openai_base
 from acms.providers.codecs.framing import Function, dump, thawed
 from acms.providers.codecs.openai_base import BREAKPOINT, NAME, OpenAICodec, check_key, check_tools, fault
 
@@ -164,9 +164,16 @@ class OpenAIResponses(OpenAICodec):
                 total += framing.role(message.role)
         return self.counted(total, covered=False)
 
+    def diagnosed(self, payload: Mapping[str, Json], previous: str | None) -> dict[str, Json]:
+        """Return the payload with the id of the response to compare with; as it was before GPT-5.6, and without one."""
+        if previous is None or not self.known.breakpoints:
+            return dict(payload)
+        options = {**payload.get("prompt_cache_options", {}), "comparison_response_id": previous}
+        return {**payload, "prompt_cache_options": options}
+
     def usage(self, usage: object) -> Usage:
-        """Read `response.usage`."""
-        return openai_base.read_usage(usage, "input_tokens", "input_tokens_details")
+        """Read an answer, or its `usage`."""
+        return openai_answers.read(usage, "input_tokens", "input_tokens_details")
 
     def check(self, payload: Mapping[str, Json]) -> None:
         """Raise `PayloadError` for what the API would refuse: shapes, roles, and calls without their outputs."""

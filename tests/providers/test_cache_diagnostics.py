@@ -1,0 +1,338 @@
+"""What answers say about the prompt cache and about edits, held against what was predicted of their requests.
+
+`anthropic_answers.json` and `openai_answers.json` hold pairs of requests, by what they say, and the answer to the
+second as the vendors document it: every reason for a miss, comparisons that are missing, pending or not possible, and
+edits made on the server. `found` is whether forecast and diagnosis agree; null where the diagnosis says nothing of the
+prompt.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
+from acms.model import Json, Raw, Reasoning, Role, Text
+from acms.ports import Codec
+from acms.prompt import Prompt
+from acms.prompt.cache_forecast import agrees, confirm
+from acms.prompt.render import Rendered
+from acms.prompt_types import CacheMark, Changed, Diagnosis, Outcome, PromptMessage, ServerEdit, Tool
+
+HERE = Path(__file__).parent
+RECORDED: dict[str, list[dict[str, Any]]] = {
+    vendor: json.loads((HERE / f"{vendor}_answers.json").read_text()) for vendor in ("anthropic", "openai")
+}
+CODECS = {"anthropic": AnthropicMessages, "openai": OpenAIResponses}
+CASES = [
+    pytest.param(vendor, case, id=f"{vendor}: {case['name']}")
+    for vendor in RECORDED
+    for case in RECORDED[vendor]
+]
+
+
+def words(topic: str) -> str:
+    """Return a text of some 600 tokens."""
+    return f"{topic}. " + " ".join([f"line {n} says {topic}" for n in range(120)])
+
+
+def prompt(codec: Codec, request: dict[str, Any]) -> Prompt:
+    """Return a request: `system`, `tools` and `turns` by their topics, `version` that of its cache hint."""
+    found = Prompt(codec)
+    if "system" in request:
+        found = found.system(words(request["system"]))
+    for at, topic in enumerate(request["turns"]):
+        found = found.message(("user", "assistant")[at % 2], words(topic))
+    found = found.cache_hint(id="agent", version=request.get("version", "1"))
+    tools = [Tool(name=name, description=said) for name, said in request.get("tools", [])]
+    return found.tools(tools) if tools else found
+
+
+async def predicted(vendor: str, case: dict[str, Any]) -> Rendered:
+    """Return the second request of a case, rendered after the first one."""
+    before, after = case["before"], None
+    if before is not None:
+        after = await prompt(CODECS[vendor](before["model"]), before).render()
+    return await prompt(CODECS[vendor](case["now"]["model"]), case["now"]).render(after=after)
+
+
+@pytest.mark.parametrize(("vendor", "case"), CASES)
+async def test_a_forecast_is_held_against_the_diagnosis_of_the_provider(
+    vendor: str, case: dict[str, Any]
+) -> None:
+    rendered = await predicted(vendor, case)
+    report = rendered.report(case["answer"])
+    assert agrees(rendered.cache, report.usage, asked=True) is case["found"]
+    said = confirm(rendered.cache, report.usage, asked=True)
+    assert bool(said) is case["missed"]
+    diagnosis = report.usage.diagnosis
+    if case["found"] is False:
+        assert diagnosis is not None
+        assert diagnosis.reason in said
+        assert rendered.cache.reason in said
+
+
+async def test_forecast_and_diagnoses_agree() -> None:
+    for vendor, cases in RECORDED.items():
+        found: list[bool] = []
+        for case in cases:
+            rendered = await predicted(vendor, case)
+            agreed = agrees(rendered.cache, rendered.codec.usage(case["answer"]), asked=True)
+            if agreed is not None:
+                found.append(agreed)
+        assert len(cases) >= 20
+        assert len(found) >= 20
+        assert sum(found) >= 0.95 * len(found)
+
+
+def test_every_documented_reason_is_among_them() -> None:
+    reasons = {
+        vendor: {_reason(CODECS[vendor]("any").usage(case["answer"]).diagnosis) for case in cases}
+        for vendor, cases in RECORDED.items()
+    }
+    assert reasons["anthropic"] >= {
+        "model_changed",
+        "system_changed",
+        "tools_changed",
+        "messages_changed",
+        "previous_message_not_found",
+        "unavailable",
+        "pending",
+    }
+    assert reasons["openai"] >= {
+        "model_changed",
+        "prompt_cache_key_changed",
+        "tools_changed",
+        "text_format_changed",
+        "reasoning_effort_changed",
+        "verbosity_changed",
+        "context_compacted",
+        "input_changed",
+        "service_tier_changed",
+        "comparison_response_not_found",
+        "unavailable",
+    }
+
+
+def _reason(diagnosis: Diagnosis | None) -> str:
+    return "" if diagnosis is None else diagnosis.reason
+
+
+@pytest.mark.parametrize(("vendor", "case"), CASES)
+def test_answers_are_what_the_vendors_packages_read(vendor: str, case: dict[str, Any]) -> None:
+    codec = CODECS[vendor](case["now"]["model"])
+    if vendor == "anthropic":
+        made = pytest.importorskip("anthropic.types.beta").BetaMessage
+    else:
+        made = pytest.importorskip("openai.types.responses").Response
+    assert codec.usage(made.model_validate(case["answer"])) == codec.usage(case["answer"])
+
+
+def test_the_usage_alone_says_nothing_of_the_cache() -> None:
+    for vendor, cases in RECORDED.items():
+        for case in cases:
+            usage = CODECS[vendor](case["now"]["model"]).usage(case["answer"]["usage"])
+            assert (usage.diagnosis, usage.edits) == (None, ())
+
+
+def test_a_reason_that_is_not_known_is_told_and_decides_nothing() -> None:
+    answer = RECORDED["anthropic"][1]["answer"]
+    reason = {"type": "weather_changed", "cache_missed_input_tokens": 7}
+    usage = AnthropicMessages("claude-opus-5-5").usage(
+        {
+            **answer,
+            "diagnostics": {"cache_miss_reason": reason},
+        }
+    )
+    assert usage.diagnosis == Diagnosis(outcome=Outcome.MISS, reason="weather_changed", missed_tokens=7)
+
+
+# ── what is asked ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_diagnostics_are_asked_for_in_the_payload() -> None:
+    said = [PromptMessage(role=Role.USER, parts=(Text("Go."),))]
+    claude = AnthropicMessages("claude-opus-5-5")
+    payload = claude.render(said)
+    assert claude.diagnosed(payload, None)["diagnostics"] == {"previous_message_id": None}
+    asked = claude.diagnosed(payload, "msg_1")
+    assert asked == {**payload, "diagnostics": {"previous_message_id": "msg_1"}}
+    assert "diagnostics" not in payload
+    claude.check(asked)
+    assert claude.parse(asked) == claude.parse(payload)
+
+    responses = OpenAIResponses("gpt-6.2-sol")
+    kept = responses.render(said, marks=[CacheMark(messages=1, ttl=7_200)])
+    assert responses.diagnosed(kept, None) == kept
+    assert responses.diagnosed(kept, "resp_1")["prompt_cache_options"] == {
+        "ttl": "12h",
+        "comparison_response_id": "resp_1",
+    }
+    assert kept["prompt_cache_options"] == {"ttl": "12h"}
+    for older in (OpenAIResponses("gpt-5.5"), OpenAIChat("gpt-6.2-sol")):
+        assert older.diagnosed(older.render(said), "resp_1") == older.render(said)
+
+
+async def test_silence_is_an_answer_only_to_those_who_asked() -> None:
+    case = next(one for one in RECORDED["anthropic"] if one["name"] == "one turn more")
+    rendered = await predicted("anthropic", case)
+    usage = rendered.codec.usage(case["answer"])
+    assert agrees(rendered.cache, usage, asked=True) is True
+    assert agrees(rendered.cache, usage) is None
+
+
+# ── what was edited ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_edits_made_on_the_server_are_recorded() -> None:
+    found = {
+        (vendor, edit)
+        for vendor, cases in RECORDED.items()
+        for case in cases
+        for edit in CODECS[vendor](case["now"]["model"]).usage(case["answer"]).edits
+    }
+    assert found == {
+        ("anthropic", ServerEdit(kind="clear_tool_uses_20250919", count=8, tokens=50_000)),
+        ("anthropic", ServerEdit(kind="clear_thinking_20251015", count=3, tokens=15_000)),
+        (
+            "anthropic",
+            ServerEdit(
+                kind="thinking_dropped", place="messages.1.content.0", reason="prefix_binding_mismatch"
+            ),
+        ),
+        (
+            "anthropic",
+            ServerEdit(
+                kind="thinking_mismatch_allowed",
+                place="messages.1.content.0",
+                reason="prefix_binding_mismatch",
+            ),
+        ),
+        ("anthropic", ServerEdit(kind="compaction", place="content.0")),
+        ("anthropic", ServerEdit(kind="compaction", place="content.0", reason="failed")),
+        ("openai", ServerEdit(kind="reasoning_removed", place="rs_1", reason="prefix_mismatch")),
+        ("openai", ServerEdit(kind="reasoning_removed", place="rs_1", reason="model_mismatch")),
+        ("openai", ServerEdit(kind="compaction", place="cmp_1")),
+    }
+
+
+COMPACTION: dict[str, Json] = {
+    "type": "compaction",
+    "content": "They chose PostgreSQL 18.",
+    "encrypted_content": "EpwC",
+    "signature": "c2ln",
+    "tool_changes": [],
+}
+
+
+def test_a_compaction_of_anthropic_is_kept_verbatim_and_sent_back_first() -> None:
+    codec = AnthropicMessages("claude-opus-5-5")
+    marked = {**COMPACTION, "cache_control": {"type": "ephemeral"}}
+    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
+    payload: dict[str, Json] = {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Go on."}]},
+            {"role": "assistant", "content": [marked, thinking, {"type": "text", "text": "Done."}]},
+            {"role": "user", "content": [{"type": "text", "text": "And now?"}]},
+        ]
+    }
+    read = codec.parse(payload)
+    kept = read[1].parts[0]
+    assert isinstance(kept, Raw)
+    assert json.loads(kept.json) == COMPACTION
+    sent = codec.render(read)
+    assert sent["messages"][1]["content"] == [COMPACTION, thinking, {"type": "text", "text": "Done."}]
+    assert codec.normal(read) == codec.parse(sent)
+    assert codec.notes(read) == ()
+    assert codec.cost(read[1]) > codec.cost(PromptMessage(role=Role.ASSISTANT, parts=(Text("Done."),))) + 20
+    assert codec.count(sent).tokens <= codec.base() + sum([codec.cost(one) for one in read])
+    without = AnthropicMessages("claude-opus-5-5", reasoning=False)
+    assert without.render(read)["messages"][1]["content"] == [COMPACTION, {"type": "text", "text": "Done."}]
+    failed = Raw("anthropic", json.dumps({"type": "compaction", "content": None}))
+    alone = codec.render([read[0], PromptMessage(role=Role.ASSISTANT, parts=(failed,)), read[2]])
+    assert alone["messages"][1]["content"] == [{"type": "compaction", "content": None}]
+    foreign = Raw("anthropic", json.dumps({"type": "compaction", "content": ""}))
+    assert codec.notes([PromptMessage(role=Role.ASSISTANT, parts=(foreign, Text("Done.")))])
+
+
+def test_a_compaction_of_openai_is_kept_verbatim() -> None:
+    codec = OpenAIResponses("gpt-6.2-sol")
+    item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"}
+    payload: dict[str, Json] = {"input": [item, {"type": "message", "role": "user", "content": "And now?"}]}
+    read = codec.parse(payload)
+    assert codec.render(read) == payload
+
+
+# ── what it costs ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_a_request_costs_is_told_in_tokens_of_uncached_input() -> None:
+    codec = OpenAIResponses("gpt-6.2-sol")
+    first = await prompt(codec, {"system": "rules", "turns": ["a"]}).render()
+    total = first.cache.total_tokens
+    assert total == first.tokens.tokens
+    assert first.cache.paid() == total
+    then = await prompt(codec, {"system": "rules", "turns": ["a", "b", "c"]}).render(after=first)
+    cached, total = then.cache.predicted_tokens, then.cache.total_tokens
+    assert total > cached > 1_024
+    assert then.cache.paid(cached=0.1, write=1.0) == pytest.approx(0.1 * cached + total - cached)
+    rates = codec.rates
+    assert then.cache.paid(rates.cached, rates.write) == pytest.approx(
+        0.05 * cached + 1.25 * (total - cached)
+    )
+
+
+@pytest.mark.parametrize(
+    ("codec", "cached", "write", "binds"),
+    [
+        (AnthropicMessages("claude-fable-5-2"), 0.025, 1.25, True),
+        (AnthropicMessages("claude-fable-5-1"), 0.025, 1.25, True),
+        (AnthropicMessages("claude-opus-5-5"), 0.05, 1.25, True),
+        (AnthropicMessages("anthropic.claude-sonnet-5-5"), 0.05, 1.25, True),
+        (AnthropicMessages("claude-haiku-5-5"), 0.1, 1.25, True),
+        (AnthropicMessages("claude-fable-5"), 0.1, 1.25, False),
+        (AnthropicMessages("claude-opus-5"), 0.1, 1.25, False),
+        (AnthropicMessages("claude-opus-7"), 0.1, 1.25, True),
+        (OpenAIResponses("gpt-6.2-astra"), 0.05, 1.25, True),
+        (OpenAIResponses("gpt-6.1-terra"), 0.05, 1.25, False),
+        (OpenAIResponses("gpt-6-luna"), 0.1, 1.25, False),
+        (OpenAIResponses("gpt-5.6-sol"), 0.1, 1.25, False),
+        (OpenAIChat("gpt-5"), 0.1, 1.0, False),
+        (OpenAIChat("gpt-4.1-mini"), 0.25, 1.0, False),
+        (OpenAIChat("ft:gpt-4o:acme::x"), 0.5, 1.0, False),
+        (OpenAIChat("gpt-4"), 1.0, 1.0, False),
+    ],
+)
+def test_what_models_charge_and_whether_they_bind_reasoning(
+    codec: AnthropicMessages | OpenAIChat | OpenAIResponses, cached: float, write: float, binds: bool
+) -> None:
+    assert (codec.rates.cached, codec.rates.write, codec.binds_reasoning) == (cached, write, binds)
+
+
+def test_reasoning_is_sent_to_models_that_bind_it() -> None:
+    signed = Reasoning("Hm.", "c2ln")
+    said = [
+        PromptMessage(role=Role.USER, parts=(Text("Think."),)),
+        PromptMessage(role=Role.ASSISTANT, parts=(signed, Text("Done."))),
+        PromptMessage(role=Role.USER, parts=(Text("Sure?"),)),
+    ]
+    for model in ("claude-fable-5-1", "claude-fable-5-2", "claude-opus-5-5", "claude-haiku-5-5"):
+        codec = AnthropicMessages(model)
+        assert codec.render(said)["messages"][1]["content"][0]["type"] == "thinking"
+        assert codec.notes(said) == ()
+    unknown = AnthropicMessages("a-model-behind-a-gateway")
+    assert unknown.render(said)["messages"][1]["content"] == [{"type": "text", "text": "Done."}]
+
+
+async def test_a_request_without_hints_is_read_up_to_the_newest_message_of_the_user() -> None:
+    codec = OpenAIResponses("gpt-6.2-sol")
+    plain = Prompt(codec).system(words("rules")).user(words("a"))
+    first = await plain.render()
+    then = await plain.assistant(words("b")).user(words("c")).render(after=first)
+    assert then.cache.predicted_tokens == first.cache.total_tokens
+    other = await Prompt(codec).system(words("rules")).user(words("x")).render(after=first)
+    assert other.cache.predicted_tokens == 0
+    assert other.cache.changed is Changed.MESSAGES
