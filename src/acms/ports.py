@@ -226,6 +226,8 @@ class Codec(Protocol):
     #: Whether the provider caches only what ends at a mark, and whether it sets one itself behind the newest message of
     #: the user or a tool.
     marks_only: bool
+    #: Whether the provider takes signed reasoning only behind the very prefix it was produced under.
+    binds_reasoning: bool
     implicit_mark: bool
 
     def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:

@@ -25,7 +25,7 @@ IO = """
     log.policy log.read
     privacy.scan privacy.stage
     prompt.builder prompt.messages prompt.pins prompt.prefix_window prompt.render prompt.replay prompt.resolve
-    prompt.summaries
+    prompt.staying prompt.summaries
     recall.embeddings recall.index_cache recall.pipeline recall.reindex
     recall.reranker
     write.queue write.retirement write.rewrite

@@ -19,7 +19,7 @@ from tests.providers import validators
 
 SYSTEM = "You keep the stock of a workshop."
 THINGS = "drill lathe saw clamp gauge anvil chisel vice plane rasp bolt spring lever crank valve".split()
-PLACES = "shelf drawer crate rack cabinet bench cellar loft".split()
+PLACES = "shelf drawer crate rack cabinet bench attic loft".split()
 COLOURS = "amber teal maroon ivory olive coral indigo".split()
 
 

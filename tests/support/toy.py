@@ -30,6 +30,7 @@ class Toy:
     model = "toy"
     marks_only = False
     implicit_mark = False
+    binds_reasoning = False
 
     def __init__(self, primer: int = 0) -> None:
         self.counter: TokenCounter = Words()

@@ -28,20 +28,20 @@ from acms.observability.events import (
 )
 from acms.observability.logging import tell
 from acms.observability.tracing import RenderSpan, render_span
-from acms.plan.nodes import Composed, Fitted, Left, Node, Placed, Scope, Window
+from acms.plan.nodes import Atom, Composed, Fitted, Left, Node, Placed, Scope, Window
 from acms.plan.nodes import Step as Shrunk
 from acms.plan.tool_groups import paired
 from acms.ports import Codec
 from acms.prompt import pin_index, placements, summary_coverage
 from acms.prompt import steps as content
-from acms.prompt.cache_forecast import confirm, predict
+from acms.prompt.cache_forecast import agrees, confirm, predict
 from acms.prompt.fit import fit
 from acms.prompt.fit_state import written
 from acms.prompt.manifest import Manifest, Read
 from acms.prompt.manifest_writer import considered, fingerprint, ledger
 from acms.prompt.manifest_writer import written as written_manifest
 from acms.prompt.resolve import Request, Resolved, Resolver, allowed, laid_out, remembering
-from acms.prompt.staying import TRIES, Pair, Staying, aside, pair
+from acms.prompt.staying import TRIES, Pair, Staying, pair, set_apart
 from acms.prompt.steps import Log, Readable, Recalling, Shrinking, Step, at, replaced
 from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage, Use
 from acms.recall.request import EVIDENT
@@ -60,6 +60,8 @@ class Report:
     usage: Usage
     count: Count
     predicted: CachePrediction
+    #: Whether the request asked why the cache was not read.
+    asked: bool = False
 
     @property
     def within(self) -> bool:
@@ -72,9 +74,17 @@ class Report:
         return self.usage.input_tokens - self.count.tokens
 
     @property
+    def agrees(self) -> bool | None:
+        """Whether the provider's diagnosis is what was predicted; None when it has none, or none of the prompt."""
+        return agrees(self.predicted, self.usage, asked=self.asked)
+
+    @property
     def missed(self) -> str:
-        """What of the predicted prefix was not read from the cache, in words; "" when all of it was."""
-        return confirm(self.predicted, self.usage)
+        """What of the predicted prefix was not read from the cache, and why by the provider and by us; "" when all was.
+
+        Not "" either when all was read and the two reasons differ.
+        """
+        return confirm(self.predicted, self.usage, asked=self.asked)
 
 
 class Rendered:
@@ -112,6 +122,7 @@ class Rendered:
         self._omitted = sum([len(one.ids) for one in left if one.gone])
         self._after = after
         self._base = base
+        self._asked = False
 
     def __repr__(self) -> str:
         bound = "" if self.budget is None else f" of {self.budget}"
@@ -161,11 +172,17 @@ class Rendered:
         """Return whether an entry is in the request: its text, or what its rendition shows of it."""
         return id in _entry_ids(self._placed)
 
+    def diagnosed(self, previous: str | None) -> dict[str, Json]:
+        """Return the payload, which from now on asks why the cache was not read; see `Codec.diagnosed`."""
+        self.payload = self.codec.diagnosed(self.payload, previous)
+        self._asked = previous is not None
+        return self.payload
+
     def report(self, usage: object) -> Report:
-        """Learn from what the provider says a request took: the object of its SDK, or the same as a mapping."""
+        """Learn from an answer, or its usage alone: the object of the provider's SDK, or the same as a mapping."""
         found = self.codec.usage(usage)
         self.codec.observe(self.tokens.tokens, found)
-        return Report(usage=found, count=self.tokens, predicted=self.cache)
+        return Report(usage=found, count=self.tokens, predicted=self.cache, asked=self._asked)
 
 
 async def render(
@@ -259,10 +276,10 @@ class _Render:
         request = Request(render_id=self._id, budget=self._budget, codec=self._codec, tell=self._tell)
         stays = None if self._limit is None else pair(steps)
         with span.stage("gather"):
-            taken = steps if stays is None else aside(steps, stays)
+            taken = steps if stays is None else set_apart(steps, stays)
             resolved = await Resolver(request, self._message_budget, read).resolve(taken)
         if stays is None:
-            found = await self._decided(resolved.tree, resolved, span)
+            found = await self._decided(self._unbound(resolved), resolved, span)
         else:
             found = await self._stayed(steps, stays, resolved, span)
         await self._commit(resolved, found.fitted)
@@ -286,6 +303,14 @@ class _Render:
         except StopIteration as end:
             found: Fitted = end.value
             return found
+
+    def _unbound(self, resolved: Resolved) -> Scope:
+        """Return the tree without reasoning that a provider refuses: behind a prefix that may have changed since.
+
+        Where nothing is kept from one render to the next that is so wherever the start of a log moves, or a recall.
+        """
+        whole = not resolved.recalls and all(log.complete for log in resolved.logs)
+        return resolved.tree if whole or not self._codec.binds_reasoning else _unreasoned(resolved.tree)
 
     async def _decided(self, tree: Scope, resolved: Resolved, span: RenderSpan) -> _Fit:
         """Recall what is recalled anew each turn, and fit the whole."""
@@ -578,6 +603,19 @@ def _entry_ids(placed: Iterable[Placed]) -> set[str]:
     found = {source for one in placed for source in one.message.sources}
     found.update(source for one in placed for piece in one.pieces for source in piece.sources)
     return found
+
+
+def _unreasoned(tree: Scope) -> Scope:
+    """Return a tree without the signed reasoning of its logs."""
+    children = [
+        _unreasoned(node)
+        if isinstance(node, Scope)
+        else placements.without_reasoning(node)
+        if isinstance(node, Atom) and node.first
+        else node
+        for node in tree.children
+    ]
+    return replace(tree, children=tuple(children))
 
 
 def _before_all(tree: Scope, priority: int) -> tuple[Scope, int]:

@@ -67,7 +67,7 @@ def _same(one: Readable, other: Readable) -> bool:
     return (one.session_id, one.storage, one.ends_at) == (other.session_id, other.storage, other.ends_at)
 
 
-def aside(steps: Sequence[Step], found: Pair) -> list[Step]:
+def set_apart(steps: Sequence[Step], found: Pair) -> list[Step]:
     """Return the steps with empty scopes of the same names where a history and its recall are."""
     names = content.named(steps)
     history = steps[found.history]
@@ -387,7 +387,7 @@ class Staying:
     async def _read_on(self, kept: Placements) -> Read:
         """Read what an epoch shows of the log."""
         gathered = await self._session.said(since=kept.start, began=kept.began)
-        units = self._units(gathered.units)
+        units = self._atoms(gathered.units)
         if kept.first:  # an edit lies where the next message does: what comes before it says the same place
             starts = (place for place, unit in enumerate(units) if unit.first == kept.first)
             units = units[next(starts, len(units)) :]
@@ -400,7 +400,7 @@ class Staying:
         wanted = int(self._room * MARGIN)
         while True:
             gathered = await self._session.said(budget=wanted)
-            units = self._units(gathered.units)
+            units = self._atoms(gathered.units)
             same = self._session.counter.name == self._codec.counter.name
             if gathered.whole or same or self._cost(units) > self._room:
                 break
@@ -408,7 +408,7 @@ class Staying:
         summaries = [unit for unit in gathered.units if unit.entries[0].kind is Kind.SUMMARY]
         found = [unit.entries[0] for unit in (*gathered.older, *summaries)]
         if summaries:
-            units = self._units([unit for unit in gathered.units if unit.entries[0].kind is not Kind.SUMMARY])
+            units = self._atoms([unit for unit in gathered.units if unit.entries[0].kind is not Kind.SUMMARY])
         share = int(self._room * SUMMARIES_SHARE)
         spare = self._room - self._cost(units) if self._recall is None else 0
         levels = self._levels(found, max(share, spare))
@@ -439,7 +439,7 @@ class Staying:
         self._told[entry.id] = entry
         return unit
 
-    def _units(self, units: Sequence[Unit[Entry]]) -> list[Atom]:
+    def _atoms(self, units: Sequence[Unit[Entry]]) -> list[Atom]:
         self._told.update({entry.id: entry for unit in units for entry in unit.entries})
         found = content.atoms(units, self._session.counter.name)
         return [placements.condensed(unit, self._result, self._codec.counter) for unit in found]

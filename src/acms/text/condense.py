@@ -66,7 +66,7 @@ def _chosen(text: str, tokens: int, counter: TokenCounter) -> list[tuple[int, in
     if len(found) < FEWEST:
         return []
     order = [*range(ENDS), *range(len(found) - ENDS, len(found))]
-    order += [place for place in _standing_out(text, found) if place not in order]
+    order += [place for place in _distinctive(text, found) if place not in order]
 
     def first(count: int) -> list[tuple[int, int]]:
         return [found[place] for place in sorted(order[:count])]
@@ -81,7 +81,7 @@ def _chosen(text: str, tokens: int, counter: TokenCounter) -> list[tuple[int, in
     return first(low) if low > 2 * ENDS else []
 
 
-def _standing_out(text: str, found: Sequence[tuple[int, int]]) -> list[int]:
+def _distinctive(text: str, found: Sequence[tuple[int, int]]) -> list[int]:
     """Return the places of records, those first whose words the fewest others have."""
     said = [set(map(str.casefold, _WORD.findall(text, *one))) for one in found]
     often = Counter(word for one in said for word in one)
