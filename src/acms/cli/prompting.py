@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -182,6 +182,11 @@ def diff(left: File, right: File, as_json: AsJson = False) -> None:
         codec = _codec(other.manifest.codec, other.manifest.model)
         cached = predict(other.manifest, one.manifest, codec)
         shared = _shared(one.manifest.messages, other.manifest.messages)
+        paid = cached.paid()
+        grown = replace(
+            cached, predicted_tokens=codec.cached(min(one.manifest.tokens, other.manifest.tokens))
+        )
+        price = max(0.0, paid - grown.paid())
         rows = list(_aligned(one, other))
         value = {
             "left": {"name": one.name, "tokens": one.manifest.tokens, "messages": len(one.messages)},
@@ -189,13 +194,18 @@ def diff(left: File, right: File, as_json: AsJson = False) -> None:
             "different": one.manifest.payload != other.manifest.payload,
             "shared_messages": shared,
             "cache": cached,
+            "paid": round(paid),
+            "break": round(price),
             "rows": [
                 {"sign": sign, "left": _sent_json(one, a), "right": _sent_json(other, b)}
                 for sign, a, b in rows
             ],
         }
         screen = Screen(as_json)
-        summary = f"{_many(shared)} shared, {cached.predicted_tokens} tokens from a cache: {cached.reason}"
+        summary = (
+            f"{_many(shared)} shared, {_count(cached.predicted_tokens)} tokens from a cache: {cached.reason}; "
+            f"it costs {_count(round(paid))} tokens of uncached input, {_count(round(price))} of them for the break"
+        )
 
         def draw() -> None:
             if screen.console is None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from acms.knowledge import Decision
+from acms.prompt_types import Use
 
 __all__ = [
     "Compacted",
@@ -27,6 +28,10 @@ __all__ = [
     "Rewritten",
     "ScopeShrunk",
 ]
+
+
+UNUSED = Use()
+"""Of a request that nothing is known about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +198,9 @@ class PromptRendered:
     left_out: int
     predicted_cached_tokens: int
     seconds: float
+    #: What its tokens are used for, and what they cost in units of uncached input: reads at a tenth.
+    use: Use = UNUSED
+    paid: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -560,18 +560,22 @@ class _Render:
             )
             self._tell(event)
             span.step(event)
+        cache = rendered.cache if rendered.compared else None
+        tokens = rendered.tokens.tokens
         done = PromptRendered(
             render_id=self._id,
             codec=self._codec.name,
             model=self._codec.model,
             budget=self._budget,
-            tokens=rendered.tokens.tokens,
+            tokens=tokens,
             upper_bound=rendered.tokens.upper_bound,
             messages=len(rendered.messages),
             steps=len(fitted.steps),
             left_out=left,
-            predicted_cached_tokens=rendered.cache.predicted_tokens if rendered.compared else 0,
+            predicted_cached_tokens=0 if cache is None else cache.predicted_tokens,
             seconds=perf_counter() - self._started,
+            use=rendered.use,
+            paid=float(tokens) if cache is None else cache.paid(),
         )
         self._tell(done)
         span.done(done, rendered.messages)

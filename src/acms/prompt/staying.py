@@ -143,6 +143,7 @@ class Staying:
         #: Revision of the record that was read; 0 when there was none of this log's own.
         self._rev = 0
         self._was: Placements | None = None
+        self._items: dict[tuple[int, bool], ContextItems] = {}
         #: Whether an epoch begins in any case, and whether one began.
         self._anew = self._began = False
 
@@ -228,6 +229,7 @@ class Staying:
         try:
             await storage.put_record(self._context.id, self._name, kept.to_json(), rev=self._rev)
         except ConflictError:
+            self._items.clear()  # the log may have grown, too
             return False
         return True
 
@@ -462,7 +464,7 @@ class Staying:
         tokens = depth if self._recall.tokens is None else min(depth, self._recall.tokens)
         same = self._codec.counter.name == self._session.counter.name
         while tokens > frame:
-            items = await self._ask(tokens - frame, single)
+            items = await self._asked_once(tokens - frame, single)
             chosen = (
                 items
                 if single
@@ -474,6 +476,13 @@ class Staying:
                 return found
             tokens -= over
         return ()
+
+    async def _asked_once(self, tokens: int, beside: bool) -> ContextItems:
+        """Ask the past: once for an epoch that cannot go on, and for the one that begins then."""
+        found = self._items.get((tokens, beside))
+        if found is None:
+            found = self._items[tokens, beside] = await self._ask(tokens, beside)
+        return found
 
 
 def _reasoned(units: Sequence[Atom], began: int) -> list[Atom]:

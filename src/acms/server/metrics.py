@@ -6,6 +6,7 @@ No label holds what a caller chose: no id, no tenant, no path as it was written.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -65,6 +66,12 @@ class Metrics:
             buckets=_SHARES,
             registry=own,
         )
+        self._parts = Counter(
+            "acms_prompt_tokens", "Tokens of prompts, by what they are used for.", ("part",), registry=own
+        )
+        self._paid = Counter(
+            "acms_prompt_paid_tokens", "Tokens of prompts in units of uncached input.", registry=own
+        )
         self._jobs = Counter("acms_jobs", "Attempts of jobs that ended.", ("kind", "state"), registry=own)
         self.waiting = Gauge(
             "acms_jobs_waiting", "Jobs that are due or put off, of the open stores.", registry=own
@@ -114,6 +121,9 @@ class Metrics:
                 self._child(self._used, "prompt").inc(event.upper_bound)
                 if event.tokens:
                     self._share.observe(event.predicted_cached_tokens / event.tokens)
+                self._paid.inc(event.paid)
+                for part in fields(event.use):
+                    self._child(self._parts, part.name).inc(getattr(event.use, part.name))
             case PromptFailed():
                 self._child(self._asked, "prompt").inc(event.budget or 0)
             case JobFinished():

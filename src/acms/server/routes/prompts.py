@@ -11,6 +11,7 @@ from acms.model import Json
 from acms.ports import Codec
 from acms.prompt.builder import Prompt, Rendered
 from acms.prompt.manifest import Manifest
+from acms.prompt_types import Changed
 from acms.providers import codecs
 from acms.server.operation import Body, Call, Operations, Reply, Scope, Shape
 from acms.server.routes.recall import Budget, Excluded, VerdictShape, verdict_json, within
@@ -101,6 +102,11 @@ class CacheShape(Shape):
     first_change: FirstChange | None
     reason: str
     key: str
+    #: Tokens of the whole request.
+    total_tokens: int
+    #: Whether there was an earlier prompt, and the part that differs first from it.
+    compared: bool
+    changed: Changed | None
 
 
 class StepShape(Shape):
