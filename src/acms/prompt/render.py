@@ -335,10 +335,13 @@ class _Render:
                 placed = await staying.place()
             resolved.logs = logs if placed.log is None else [*logs, placed.log]
             self._found = {**found, **self._found}
-            scope = replace(at(resolved.tree, path), children=placed.nodes, strategy=Window(slack=0.0))
+            scope = replace(
+                at(resolved.tree, path), children=_named(placed.nodes), strategy=Window(slack=0.0)
+            )
             done = await self._decided(replaced(resolved.tree, {path: scope}), resolved, span)
             tries += 1
             if await staying.keep(placed, done.fitted, path):
+                self._left += [_older(atom, path) for atom in placed.older]
                 return done
             if tries == TRIES:
                 self._warnings.append(
@@ -607,6 +610,25 @@ def _entry_ids(placed: Iterable[Placed]) -> set[str]:
     found = {source for one in placed for source in one.message.sources}
     found.update(source for one in placed for piece in one.pieces for source in piece.sources)
     return found
+
+
+def _named(nodes: Sequence[Atom | Composed]) -> tuple[Node, ...]:
+    """Return the nodes of a history, what was recalled among them in scopes of their own."""
+    number = 0
+    found: list[Node] = []
+    for node in nodes:
+        if isinstance(node, Composed):
+            number += 1
+            node = Scope(id="recall" if number == 1 else f"recall-{number}", children=(node,))
+        found.append(node)
+    return tuple(found)
+
+
+def _older(atom: Atom, path: str) -> Left:
+    """Return that a message is older than the start of a history."""
+    ids = tuple([id for message in atom.messages for id in message.sources])
+    tokens = sum([message.tokens or 0 for message in atom.messages])
+    return Left(ids, path, "window", "older than the newest messages, with which the history begins", tokens)
 
 
 def _unreasoned(tree: Scope) -> Scope:

@@ -98,6 +98,8 @@ class Placed(NamedTuple):
     #: None where nothing is to be kept: at a past version, or in a store that keeps no records.
     kept: Placements | None
     log: LogRead | None
+    #: What was read and is older than the start of an epoch that begins.
+    older: tuple[Atom, ...] = ()
 
 
 Ask = Callable[[int, bool], Awaitable[ContextItems]]
@@ -218,7 +220,8 @@ class Staying:
         kept, storage = placed.kept, self._session.storage
         if kept is None or self._context is None or not isinstance(storage, HasRecords):
             return True
-        lost = {id for one in fitted.left if one.path == path and one.gone for id in one.ids}
+        cut = [one for one in fitted.left if one.gone and f"{one.path}/".startswith(f"{path}/")]
+        lost = {id for one in cut for id in one.ids}
         if lost and not self._began:
             self._anew = True
             return False
@@ -300,7 +303,7 @@ class Staying:
             found = await self._answers(depth, seen, single=single)
             if single:
                 start, found = self._filled(units, costs, start, room, found)
-        read = read._replace(units=units[start:])
+        older, read = tuple(units[:start]), read._replace(units=units[start:])
         place = placements.turn(read.units, asked=self._asked)
         blocks = () if self._recall is None else (self._block(read, read.units, place, found),)
         whole = start == 0 and read.whole
@@ -314,7 +317,7 @@ class Staying:
             lead=read.levels,
             blocks=blocks,
         )
-        return self._placed(kept, read)
+        return self._placed(kept, read)._replace(older=older)
 
     def _filled(
         self, units: Sequence[Atom], costs: Sequence[int], start: int, room: int, found: tuple[Piece, ...]
