@@ -138,10 +138,11 @@ def test_two_prompts_are_compared_from_where_they_part(talk: list[str]) -> None:
     assert shown[2].startswith("@@ ")
     assert any(line.startswith("- ") and "<recalled>" in line for line in shown)
     assert any(line.startswith("+ ") and "and why?" in line for line in shown)
-    assert any(line.startswith("  … ") and line.endswith(" messages the same") for line in shown)
+    assert any("for the break" in line for line in shown)
     found = call("diff", "a.json", "b.json")
     assert found["different"] is True
     assert found["cache"]["reason"]
+    assert 0 <= found["break"] < found["paid"]
     shared = found["shared_messages"]
     assert [row["sign"] for row in found["rows"][:shared]] == [" "] * shared
     changed = found["rows"][shared]

@@ -254,6 +254,7 @@ async def test_prompts_that_are_rendered_at_once_share_no_span(
     prompts = [
         Prompt(OpenAIChat("gpt-5"))
         .system("Rules.")
+        .omit("An example. " * 30)
         .history(session)
         .recall(session, "message 3", tokens=50)
         .user("?")
