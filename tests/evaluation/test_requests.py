@@ -1,4 +1,4 @@
-"""What a request holds and costs, on the generated log of an agent: `benchmarks/request.py` has the figures to quote."""
+"""What a request holds and costs, on a generated log of an agent: `benchmarks/request.py` has figures to quote."""
 
 from __future__ import annotations
 
