@@ -10,14 +10,14 @@
 A turn is one call of the model. Every turn has a recall for what the user said last, the log compacts itself through
 the worker on SQLite, at the budget of the prompts, and each prompt is compared with the one before it.
 
-- "ours": `Prompt` with a history and a recall. "sliding": the newest messages that fit, what is recalled right before
-  the last of them. "top": the same with what is recalled on top. All may recall as much.
+- "ours": `Prompt` with a history and a recall, which stays where it was shown; it divides the room by itself, unless
+  `--recall` says how much may be recalled. "sliding": the newest messages that fit, what is recalled right before the
+  last of them. "top": the same with what is recalled on top. Both recall half of the budget, or as much as `--recall`.
+- "grown": share of the requests that begin with all of the one before. All others begin a new epoch.
 - "kept": mean of what two prompts share, of what they share with recalled text and summaries taken out of both.
-- "beside": the same beside the prompts of a log that is never compacted, with nothing recalled, within the same budget;
-  never above 1 for one turn. What recall and summaries take of the budget counts against it.
 - "bound": the most that can be cached by whoever knows the whole log: starts move when that is best, every message may
-  be the first, the newest fifth of the budget is always shown, and summaries of `--summaries` of it stand in front, new
-  at each move.
+  be the first, the newest fifth of the budget is always shown, summaries of `--summaries` of it stand in front, new
+  at each move, and what is recalled is new every turn.
 - "cached": tokens shared with the prompt before, of all input tokens.
 - "evidence": share of what a question asks for that is in the prompt. Details said once in made-up logs, annotated
   messages in given ones, asked on the way: every question at every `--every`-th turn after it was said.
@@ -44,7 +44,7 @@ from acms import CompactionPolicy, open_storage
 from acms.branches.importers import read_chat
 from acms.codecs import OpenAIChat
 from acms.errors import ValidationError
-from acms.plan.prefix_cache import SLACK, Prices, best, cost, recall_tokens
+from acms.plan.prefix_cache import SLACK, Prices, best, cost
 from acms.prompt import steps
 from acms_eval.datasets import Conversation, read
 
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--every", type=int, default=20)
-    parser.add_argument("--recall", type=int, help="tokens a recall may have; a share of the budget without")
+    parser.add_argument("--recall", type=int, help="tokens a recall may have; see above without")
     parser.add_argument("--no-compaction", action="store_true")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--model", action="store_true")
@@ -101,7 +101,7 @@ def main() -> None:
     if options.json:
         print(json.dumps(rows, indent=2))
     elif rows:
-        print(f"\nsmallest: kept {min(row['ours']['kept'] for row in rows):.3f}", end="")
+        print(f"\nsmallest: grown {min(row['grown'] for row in rows):.3f}", end="")
         print(f", cached {min(row['ours']['cached'] for row in rows):.3f}")
         asked = [row for row in rows if row["questions"]]
         if asked:
@@ -159,7 +159,7 @@ def cut(said: list[Message], asked: tuple[Conversation, ...], turns: int) -> Log
 # ── figures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 HEAD = (
-    f"{'log':<16} {'budget':>7} {'tokens':>8} {'comp.':>5} | {'kept':>5} {'beside':>6} {'cached':>6} {'a turn':>7} "
+    f"{'log':<16} {'budget':>7} {'tokens':>8} {'comp.':>5} | {'grown':>5} {'kept':>5} {'cached':>6} {'a turn':>7} "
     f"{'evid.':>6} | {'sliding: kept':>13} {'cached':>6} {'evid.':>6} | {'top: kept':>9} {'cached':>6}"
 )
 
@@ -177,7 +177,7 @@ async def measured(name: str, log: Log, budget: int, options: argparse.Namespace
             open_storage(f"sqlite:///{folder}/agent.db"),
             OpenAIChat("gpt-5"),
             budget=budget,
-            recall=options.recall or recall_tokens(budget),
+            recall=options.recall,
             every=options.every,
             policy=CompactionPolicy(budget=None if options.no_compaction else budget),
             progress=progress,
@@ -199,9 +199,10 @@ def report(name: str, budget: int, found: Followed) -> dict[str, Any]:
         "budget": budget,
         "tokens": found.tokens,
         "turns": len(found.ours.tokens),
+        "grown": found.grown / max(1, len(found.ours.shared)),
         "compactions": found.compactions,
         "questions": len(found.ours.evidence),
-        "ours": {**layout(found.ours), "beside": found.replanned.kept},
+        "ours": layout(found.ours),
         "sliding": layout(found.sliding),
         "top": layout(found.top),
         "reasons": found.reasons,
@@ -216,14 +217,14 @@ def line(row: dict[str, Any]) -> str:
         return f"{one['evidence']:6.3f}" if "evidence" in one else "     -"
 
     return (
-        f"{row['log']:<16} {row['budget']:>7} {row['tokens']:>8} {row['compactions']:>5} | {ours['kept']:5.3f} "
-        f"{ours['beside']:6.3f} {ours['cached']:6.3f} {ours['tokens']:7.0f} {evidence(ours)} | {sliding['kept']:13.3f} "
+        f"{row['log']:<16} {row['budget']:>7} {row['tokens']:>8} {row['compactions']:>5} | {row['grown']:5.3f} "
+        f"{ours['kept']:5.3f} {ours['cached']:6.3f} {ours['tokens']:7.0f} {evidence(ours)} | {sliding['kept']:13.3f} "
         f"{sliding['cached']:6.3f} {evidence(sliding)} | {top['kept']:9.3f} {top['cached']:6.3f}"
     )
 
 
 def bounds(options: argparse.Namespace) -> Iterator[str]:
-    """Yield the bounds of each log as lines: for the default recall, half of it, and none."""
+    """Yield the bounds of each log as lines, for recalls of several shares of the budget."""
     codec = OpenAIChat("gpt-5")
     head = codec.cost(steps.message("system", SYSTEM))
     yield f"{'log':<16} {'budget':>7} {'a turn':>7} | " + " ".join(

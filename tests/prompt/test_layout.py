@@ -1,4 +1,4 @@
-"""What moves from turn to turn stands behind everything that does not."""
+"""What moves from turn to turn stands before the newest message of the user, and nowhere inside of a unit."""
 
 from __future__ import annotations
 
@@ -20,23 +20,28 @@ def shown(*placed: Placed) -> list[str]:
     return [one.message.text for one in laid_out(placed)]
 
 
-def test_what_moves_goes_behind_the_last_that_does_not() -> None:
+def test_what_moves_goes_before_the_newest_message_of_the_user() -> None:
     assert shown(place("rules"), place("recalled", moves=True), place("history"), place("question")) == [
-        "rules", "history", "question", "recalled",
+        "rules", "history", "recalled", "question",
     ]  # fmt: skip
 
 
 def test_what_moves_keeps_its_order() -> None:
     assert shown(place("one", moves=True), place("rules"), place("two", moves=True)) == [
-        "rules",
         "one",
         "two",
+        "rules",
     ]
+
+
+def test_what_moves_stands_last_where_no_user_speaks() -> None:
+    rules, said = place("rules", Role.SYSTEM), place("Sure:", Role.ASSISTANT)
+    assert shown(rules, place("one", moves=True), said) == ["rules", "Sure:", "one"]
 
 
 def test_the_beginning_of_an_answer_stays_last() -> None:
     assert shown(place("one", moves=True), place("question"), place("Sure:", Role.ASSISTANT)) == [
-        "question", "one", "Sure:",
+        "one", "question", "Sure:",
     ]  # fmt: skip
 
 
@@ -46,12 +51,17 @@ def test_a_tool_call_with_its_answer_is_not_taken_apart() -> None:
     moving = place("recalled", moves=True)
     assert laid_out([moving, call, answer]) == (call, answer, moving)
     assert laid_out([moving, call]) == (call, moving)
+    asked = place("asked")
+    assert laid_out([moving, asked, call, answer]) == (moving, asked, call, answer)
+    assert laid_out([moving, call, answer, asked]) == (call, answer, moving, asked)
 
 
-def test_a_unit_that_ends_with_a_text_of_the_assistant_is_not_taken_apart() -> None:
+def test_a_unit_is_not_taken_apart() -> None:
     asked, said_so = place("asked", atom=3), place("said so", Role.ASSISTANT, atom=3)
     moving = place("recalled", moves=True, atom=1)
-    assert laid_out([moving, asked, said_so]) == (asked, said_so, moving)
+    assert laid_out([moving, asked, said_so]) == (moving, asked, said_so)
+    again = place("asked again", atom=3)
+    assert laid_out([moving, asked, said_so, again]) == (moving, asked, said_so, again)
 
 
 def test_a_prompt_that_does_not_move_is_left_as_it_is() -> None:
@@ -60,12 +70,23 @@ def test_a_prompt_that_does_not_move_is_left_as_it_is() -> None:
     assert laid_out(()) == ()
 
 
-@given(st.lists(st.tuples(st.booleans(), st.sampled_from([Role.USER, Role.ASSISTANT])), max_size=8))
-def test_each_kind_keeps_its_order_and_nothing_is_lost(kinds: list[tuple[bool, Role]]) -> None:
-    placed = [
-        place(str(number), role, moves=moves, atom=number) for number, (moves, role) in enumerate(kinds)
-    ]
+ROLES = st.sampled_from([Role.USER, Role.ASSISTANT])
+
+
+@given(st.lists(st.tuples(st.booleans(), ROLES, st.integers(0, 1)), max_size=8))
+def test_each_kind_keeps_its_order_and_nothing_is_lost_or_taken_apart(
+    kinds: list[tuple[bool, Role, int]],
+) -> None:
+    placed: list[Placed] = []
+    for moves, role, together in kinds:
+        joins = together and placed and not moves and not placed[-1].moves
+        atom = placed[-1].atom if joins else len(placed)
+        placed.append(place(str(len(placed)), role, moves=moves, atom=atom))
     found = laid_out(placed)
     assert [one for one in found if one.moves] == [one for one in placed if one.moves]
     assert [one for one in found if not one.moves] == [one for one in placed if not one.moves]
     assert laid_out(found) == found
+    atoms = [one.atom for one in found]
+    assert all(
+        atoms[place - 1] == atom or atom not in atoms[:place] for place, atom in enumerate(atoms) if place
+    )

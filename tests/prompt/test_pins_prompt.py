@@ -185,14 +185,31 @@ async def talk():
         yield session
 
 
+async def grown(talk, prompt, budget):
+    """The prompts of a conversation that goes on, up to the next time that its history starts anew."""
+    found = [await prompt.render(budget=budget)]
+    while len(found) < 40:
+        await talk.ingest("user", f"Another message: {words(20, 'said')}")
+        found.append(await prompt.render(budget=budget))
+        assert found[-1].tokens.upper_bound <= budget
+        if len(found[-1].messages) < len(found[-2].messages):
+            return found[:-1]
+    raise AssertionError("the history never starts anew")
+
+
 async def test_pins_are_kept_longer_than_history(talk):
     store = await pinned(rules=words(100))
     prompt = Prompt(OpenAIChat("gpt-5")).pinned_kv(store=store, namespace="user:123").history(talk)
-    rendered = await prompt.render(budget=700)
-    assert block(rendered) == f"Pinned context:\n- rules\n  {words(100)}"
-    assert 2 <= len(rendered.messages) < 40
+    whole = f"Pinned context:\n- rules\n  {words(100)}"
+    prompts = await grown(talk, prompt, 700)
+    assert 2 <= len(prompts[0].messages) < len(prompts[-1].messages) < 40
+    assert {block(rendered) for rendered in prompts} == {whole}
     last = Prompt(OpenAIChat("gpt-5")).pinned_kv(store=store, namespace="user:123", priority=9).history(talk)
-    assert block(await last.render(budget=700)) != block(rendered), "unless the caller says otherwise"
+    prompts = await grown(talk, last, 700)
+    assert block(prompts[-1]) != whole, (
+        "unless the caller says otherwise: then they have what the history leaves"
+    )
+    assert len(prompts[-1].messages) > len(prompts[0].messages)
 
 
 async def test_a_reserve_is_room_that_pins_have_whatever_else_must_go(talk):
@@ -201,8 +218,8 @@ async def test_a_reserve_is_room_that_pins_have_whatever_else_must_go(talk):
 
     async def cost(reserve):
         prompt = Prompt(codec).pinned_kv(store=store, namespace="user:123", priority=9, reserve=reserve)
-        rendered = await prompt.history(talk).render(budget=900)
-        found = [one for one in rendered.messages if one.text.startswith("Pinned context:")]
+        prompts = await grown(talk, prompt.history(talk), 900)
+        found = [one for one in prompts[-1].messages if one.text.startswith("Pinned context:")]
         return sum(codec.cost(one) for one in found)
 
     assert await cost(0) < 100

@@ -223,6 +223,25 @@ async def test_of_a_long_log_only_what_could_fit_is_read(storage: Storage) -> No
     assert rendered.ledger.why_not(ids[-1]) is None
 
 
+async def test_what_is_older_than_a_history_shows_is_said_to_be_in_each_render(
+    storage: Storage,
+) -> None:
+    session = session_on(storage)
+    ids = await fill(session, *(f"message {number} " + "words " * 10 for number in range(30)))
+    built = prompt().history(session)
+    budget = await size(built) - 5
+    for _ in range(3):
+        rendered = await built.render(budget=budget)
+        (read,) = rendered.manifest.reads
+        shown = rendered.manifest.messages[0].first
+        assert read.first == shown > 1
+        verdict = rendered.ledger.why_not(ids[0])
+        assert verdict is not None
+        assert verdict.rule in ("window", "unread")
+        assert verdict.reason.startswith(("older than the newest messages", f"older than v{shown}:"))
+        await fill(session, "one more")
+
+
 async def test_a_log_that_is_required_and_does_not_fit_says_how_much_all_of_it_is(storage: Storage) -> None:
     session = session_on(storage)
     await fill(session, *[LONG] * 10)
@@ -241,9 +260,10 @@ async def test_a_log_counted_by_another_counter_is_read_as_far_as_it_takes(stora
     session = session_on(storage, words=True)
     await fill(session, *(f"{number}" for number in range(300)))
     rendered = await prompt().history(session).render(budget=600)
-    (read,) = rendered.manifest.reads
-    assert read.first <= 300 - 600 // 5
-    assert rendered.tokens.upper_bound <= 600
+    assert 0.45 * 600 < rendered.use.history <= 0.5 * 600
+    beside = await prompt().history(session).recall(session, "zebra").render(budget=600)
+    assert beside.use.free < 0.05 * 600
+    assert beside.tokens.upper_bound <= 600
 
 
 async def test_an_edit_and_a_retraction_are_shown_as_they_are_read(storage: Storage) -> None:
@@ -305,7 +325,7 @@ async def past(storage: Storage) -> Any:
     return session
 
 
-async def test_recall_stands_behind_the_last_message_that_stays(storage: Storage) -> None:
+async def test_recall_stands_before_the_newest_message_of_the_user(storage: Storage) -> None:
     session = await past(storage)
     built = (
         prompt()
@@ -316,10 +336,10 @@ async def test_recall_stands_behind_the_last_message_that_stays(storage: Storage
     )
     rendered = await built.render(budget=500)
     assert texts(rendered)[0] == "S"
-    assert texts(rendered)[-2] == "Plan."
-    assert "PostgreSQL" in texts(rendered)[-1]
-    assert texts(rendered)[-1].startswith("<recalled>\n")
-    assert texts(rendered)[-1].endswith("\n</recalled>")
+    assert texts(rendered)[-1] == "Plan."
+    assert "PostgreSQL" in texts(rendered)[-2]
+    assert texts(rendered)[-2].startswith("<recalled>\n")
+    assert texts(rendered)[-2].endswith("\n</recalled>")
     before = (
         prompt().system("S").recall(session, "what did we choose for orders?", in_place=True).user("Plan.")
     )
@@ -351,8 +371,14 @@ async def test_a_query_that_was_just_ingested_is_not_recalled(storage: Storage) 
     await session.ingest("user", query)
     await tool_turn(session, "c", "nothing found")
     rendered = await prompt().recall(session, query).user("go").render(budget=500)
-    assert "PostgreSQL" in texts(rendered)[-1]
-    assert query not in texts(rendered)[-1]
+    assert "PostgreSQL" in texts(rendered)[-2]
+    assert query not in texts(rendered)[-2]
+    assert texts(rendered)[-1] == "go"
+    beside = await prompt().history(session).recall(session, query).render(budget=250)
+    assert [one for one in texts(beside) if query in one] == [query]
+    block = texts(beside)[texts(beside).index(query) - 1]
+    assert block.startswith("<recalled>")
+    assert "PostgreSQL" in block
 
 
 async def test_what_the_open_episode_said_beyond_the_history_is_recalled_too(storage: Storage) -> None:
@@ -361,7 +387,7 @@ async def test_what_the_open_episode_said_beyond_the_history_is_recalled_too(sto
         session, "The licence costs 48,000 a year.", *(f"Small talk {number}." for number in range(20))
     )
     built = prompt().recall(session, "what does the licence cost?", tokens=100).last(session, n=2)
-    assert "48,000" in texts(await built.render(budget=200))[-1]
+    assert "48,000" in texts(await built.render(budget=200))[-2]
 
 
 async def test_a_history_that_fits_is_not_cut_for_what_could_be_recalled(storage: Storage) -> None:
@@ -380,7 +406,7 @@ async def test_the_past_of_another_session_is_not_squeezed_by_a_history_that_fit
     built = prompt().history(other).recall(session, "what did we choose for orders?", tokens=60)
     whole = await size(prompt().history(other))
     rendered = await built.render(budget=whole + 5)
-    assert "PostgreSQL" in texts(rendered)[-1]
+    assert "PostgreSQL" in texts(rendered)[-2]
 
 
 async def test_last_shows_as_many_of_the_n_as_fit(storage: Storage) -> None:
@@ -396,7 +422,8 @@ async def test_recall_is_kept_longer_than_history_and_goes_before_what_is_requir
     session = await past(storage)
     built = prompt().system("S").history(session).recall(session, "what did we choose for orders?", tokens=60)
     rendered = await built.render(budget=150)
-    assert "PostgreSQL" in texts(rendered)[-1]
+    assert "PostgreSQL" in texts(rendered)[-2]
+    assert 3 <= len(rendered.messages) < 31
     assert rendered.tokens.upper_bound <= 150
     tight = await prompt().system("S").recall(session, "what did we choose for orders?").render(budget=14)
     assert texts(tight) == ["S"]
@@ -422,9 +449,9 @@ async def test_other_sessions_of_a_namespace_are_asked_where_that_is_said(storag
     await fill(session, "Good morning.")
     query = "what does the licence cost?"
     own = await prompt().user("U").recall(session, query).render(budget=300)
-    assert "48,000" not in texts(own)[-1]
+    assert not any("48,000" in text for text in texts(own))
     all_of_them = await prompt().user("U").recall(session, query, scope="namespace").render(budget=300)
-    assert "48,000" in texts(all_of_them)[-1]
+    assert "48,000" in texts(all_of_them)[-2]
     assert await replay(all_of_them.manifest, storage, OpenAIChat("gpt-4o")) == all_of_them.payload
 
 
@@ -501,11 +528,12 @@ async def test_events_tell_what_happened_in_order_and_a_listener_that_fails_chan
         raise RuntimeError("not my day")
 
     session = await past(storage)
-    built = prompt(on_event=fails).system("S").history(session).omit("x " * 50, priority=5).user("U")
+    built = prompt(on_event=fails).system("S").history(session)
+    built = built.omit("x " * 150, priority=4).omit("y " * 50, priority=5).user("U")
     also: list[Any] = []
     rendered = await built.render(budget=200, on_event=also.append)
     assert [type(event).__name__ for event in heard] == ["ScopeShrunk", "ScopeShrunk", "PromptRendered"]
-    assert [event.path for event in heard[:2]] == ["prompt/omit", "prompt/history"]
+    assert [event.path for event in heard[:2]] == ["prompt/omit-2", "prompt/omit"]
     assert all(event.tokens_after < event.tokens_before for event in heard[:2])
     assert heard == also
     assert heard[-1].upper_bound == rendered.tokens.upper_bound
@@ -533,9 +561,10 @@ async def test_the_same_prompt_renders_the_same_twice_and_eight_times_at_once(st
     together = await asyncio.gather(*(built.render(budget=budget) for budget in budgets))
     assert [one.payload for one in together] == [one.payload for one in alone]
     assert [one.steps for one in together] == [one.steps for one in alone]
-    assert [one.manifest.digest for one in together] == [one.manifest.digest for one in alone]
     rendered = [event for event in heard if type(event).__name__ == "PromptRendered"]
     assert len({event.render_id for event in rendered}) == 8
+    again = [await built.render(budget=budget) for budget in budgets]
+    assert [one.outline.digest for one in together] == [one.outline.digest for one in again]
 
 
 async def test_two_renders_are_compared(storage: Storage) -> None:

@@ -250,15 +250,15 @@ class Layout:
 class Followed:
     """What was measured along a log."""
 
-    #: `Prompt` with a history and a recall.
+    #: `Prompt` with a history and a recall that stays.
     ours: Layout = field(default_factory=Layout)
-    #: The same, beside what the same prompt shares for a log that is never compacted, nothing recalled.
-    replanned: Layout = field(default_factory=Layout)
     #: A window that slides every turn, what is recalled right before its newest message; and the same with it on top.
     sliding: Layout = field(default_factory=Layout)
     top: Layout = field(default_factory=Layout)
     tokens: int = 0
     compactions: int = 0
+    #: Requests that begin with all of the one before.
+    grown: int = 0
     #: Reasons of the predictions, and how often each.
     reasons: dict[str, int] = field(default_factory=dict)
 
@@ -269,67 +269,67 @@ async def follow(
     codec: Codec,
     *,
     budget: int,
-    recall: int,
+    recall: int | None = None,
     every: int = 20,
     policy: CompactionPolicy | None = None,
     progress: Callable[[int], object] = int,
 ) -> Followed:
     """Render a prompt at every turn of a log that compacts itself; ask every `every` turns what was planted before.
 
-    Each turn recalls for what the user has just said, or for what the model has when a tool answers it.
+    Each turn recalls for what the user said last, and each question is asked in a fork: what it recalls stays there.
+    Without `recall` the prompt divides its room by itself, and the other layouts recall half of the budget.
     """
     found = Followed()
     config = ACMSConfig(compaction=CompactionPolicy(budget=budget) if policy is None else policy)
-    session, plain = ACMS("agent", storage, config=config), ACMS("plain", storage)
+    session = ACMS("agent", storage, config=config)
+    half = budget // 2 if recall is None else recall
     base = Prompt(codec).system(SYSTEM)
     earlier: Rendered | None = None
-    thought = ""
+    query = ""
     ids: list[str] = []
     try:
         for turn, (incoming, reply) in enumerate(log.turns):
             for message in incoming:
                 ids.append(await session.ingest(**message))
-                await plain.ingest(**message)
             await session.wait_pending()
             asked = [one["content"] for one in incoming if one["role"] == "user"]
-            query = (asked or [thought])[-1] or incoming[-1]["content"]
+            query = asked[-1] if asked else query or incoming[-1]["content"]
             prompt = base.history(session).recall(session, query, tokens=recall)
             rendered = await prompt.render(budget=budget, after=earlier)
-            unchanged = await base.history(plain).render(budget=budget)
             summaries = {one.id for one in await session.entries() if one.kind is Kind.SUMMARY}
             sent = rendered.manifest.messages
             pieces = [Piece(one.hash, one.tokens) for one in sent]
             left = [
                 Piece(one.hash, one.tokens)
                 for one in sent
-                if not one.moves and summaries.isdisjoint(one.sources)
+                if not one.pieces and summaries.isdisjoint(one.sources)
             ]
             found.ours.add(pieces, left)
-            found.replanned.add(pieces, [Piece(one.hash, one.tokens) for one in unchanged.manifest.messages])
             head = sent[0].tokens
-            shown, recalled = await _sliding(session, query, budget - head, recall)
+            shown, recalled = await _sliding(session, query, budget - head, half)
             found.sliding.add([*pieces[:1], *shown[:-1], *recalled, *shown[-1:]], [*pieces[:1], *shown])
             found.top.add([*pieces[:1], *recalled, *shown], [*pieces[:1], *shown])
             if earlier is not None:
                 reason = rendered.cache.reason.split(":")[0].split(",")[0]
                 found.reasons[reason] = found.reasons.get(reason, 0) + 1
+                found.grown += rendered.cache.first_change is None
             earlier = rendered
             if turn % every == every - 1:
-                for probe in log.probes:
-                    if probe.turn < turn:
-                        gold = {ids[place] for place in probe.gold}
-                        prompt = base.history(session).recall(session, probe.question, tokens=recall)
+                asking = [probe for probe in log.probes if probe.turn < turn]
+                for number, probe in enumerate(asking):
+                    gold = {ids[place] for place in probe.gold}
+                    async with await session.fork(session_id=f"probe {turn} {number}") as child:
+                        await child.ingest("user", probe.question)
+                        prompt = base.history(child).recall(child, probe.question, tokens=recall)
                         held = await prompt.render(budget=budget)
-                        text = json.dumps(held.payload, ensure_ascii=False)
-                        found.ours.evidence.append(_held(probe, gold, text, held.manifest.entries))
-                        items = await _items(session, probe.question, budget - head, recall)
-                        text = "\n".join(one.content for part in items for one in part)
-                        known = [one.id for part in items for one in part]
-                        found.sliding.evidence.append(_held(probe, gold, text, known))
-            thought = reply[-1]["content"] if reply else ""
+                    text = json.dumps(held.payload, ensure_ascii=False)
+                    found.ours.evidence.append(_held(probe, gold, text, held.manifest.entries))
+                    items = await _items(session, probe.question, budget - head, half)
+                    text = "\n".join(one.content for part in items for one in part)
+                    known = [one.id for part in items for one in part]
+                    found.sliding.evidence.append(_held(probe, gold, text, known))
             for message in reply:
                 ids.append(await session.ingest(**message))
-                await plain.ingest(**message)
             await session.wait_pending()
             progress(turn + 1)
         stats = await session.get_session_stats()
@@ -337,7 +337,6 @@ async def follow(
         found.compactions = len(await session.compactions())
     finally:
         await session.close()
-        await plain.close()
     return found
 
 

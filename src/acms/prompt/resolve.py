@@ -324,7 +324,7 @@ def laid_out(placed: Sequence[Placed]) -> tuple[Placed, ...]:
     """Return messages with those that move before the newest message of the user, each kind in its order.
 
     So an answer that was begun stays last, and what the model does in a turn stays behind what was asked. Where no user
-    speaks they stand last.
+    speaks they stand last. Nothing comes between the messages of one atom.
     """
     stable = [one for one in placed if not one.moves]
     moving = [one for one in placed if one.moves]
@@ -332,4 +332,6 @@ def laid_out(placed: Sequence[Placed]) -> tuple[Placed, ...]:
         return tuple(placed)
     asked = [place for place, one in enumerate(stable) if one.message.role is Role.USER]
     end = asked[-1] if asked else len(stable)
+    while 0 < end < len(stable) and stable[end - 1].atom == stable[end].atom:
+        end -= 1
     return (*stable[:end], *moving, *stable[end:])

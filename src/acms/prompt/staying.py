@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from acms.errors import ConflictError, SessionNotFoundError
@@ -371,8 +372,9 @@ class Staying:
             if one.pieces
         ]
         assert self._context is not None
+        gathered = replace(read.gathered, whole=read.gathered.whole and not kept.first)
         complete = read.whole and not kept.first
-        log = LogRead(self._session, read.gathered, complete, self._context.lineage, kept.first)
+        log = LogRead(self._session, gathered, complete, self._context.lineage, kept.first)
         lead = [unit._replace(mandatory=True) for unit in read.lead]
         nodes = (*lead, *placements.woven(content.kept(read.units), shown))
         return Placed(nodes, kept if self._keeps else None, log)
