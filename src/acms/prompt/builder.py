@@ -80,7 +80,7 @@ class Plugin(Protocol):
 class Prompt(Recipe):
     """A prompt as a recipe: every method returns a new one, and nothing is read before `render`.
 
-    Order of calls is the order of the prompt; only what is recalled is laid behind the last message that stays. What
+    Order of calls is the order of the prompt; only what is recalled stands before the newest message of the user. What
     the caller writes is required; what is given to `history`, `last`, `truncate`, `omit`, `summary`, `recall` and
     `pinned_kv` shrinks when the budget is short, the highest priority number first.
 
@@ -230,8 +230,9 @@ class Prompt(Recipe):
         Beside a `history` of the same session it stands before the newest message of the user and stays there: later
         requests grow at their end, read all before from the provider's cache, and recall only what they do not show
         yet. What stands where is kept in the session's store, by ids; see `acms.prompt.placements`. With
-        `keep="turn"`, at a past version, and without such a history it is chosen anew each time, behind all that stays,
-        or with `in_place` where the caller put it. What the prompt shows of the session anyway is not recalled.
+        `keep="turn"`, at a past version, and without such a history it is chosen anew each time and stands before the
+        newest message of the user, or with `in_place` where the caller put it. What the prompt shows of the session
+        anyway is not recalled.
         Without `tokens` history and recall share the room by what answers, see `RecallConfig.effort`.
         """
         if isinstance(exclude, str) or not isinstance(exclude, Iterable):

@@ -196,7 +196,7 @@ def _why(old: Sequence[Sent], new: Sequence[Sent], place: int) -> str:
         return f"this prompt ends where the earlier one went on with {was.path}"
     is_now = new[place]
     if was.moves:
-        return f"what was recalled stood here: {was.path} is chosen anew every turn, behind all that stays"
+        return f"what was recalled stood here: {was.path} is chosen anew every turn"
     if was.path != is_now.path:
         if any(one.hash == is_now.hash for one in old[place:]):
             return f"{was.path} is gone"

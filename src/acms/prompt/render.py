@@ -342,6 +342,7 @@ class _Render:
             tries += 1
             if await staying.keep(placed, done.fitted, path):
                 self._left += [_older(atom, path) for atom in placed.older]
+                self._warnings += staying.warnings
                 return done
             if tries == TRIES:
                 self._warnings.append(

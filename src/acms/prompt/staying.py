@@ -147,6 +147,8 @@ class Staying:
         self._rev = 0
         self._was: Placements | None = None
         self._items: dict[tuple[int, bool], ContextItems] = {}
+        #: What the caller should know about the placement that was made last.
+        self.warnings: list[str] = []
         #: Whether an epoch begins in any case, and whether one began.
         self._anew = self._began = False
 
@@ -241,6 +243,7 @@ class Staying:
 
     async def place(self) -> Placed:
         """Go on with the epoch that was kept, or begin one: when there is none, or it no longer fits."""
+        self.warnings = []
         context_id = await self._session.context_id()
         if context_id is None:
             return await self._alone()
@@ -419,6 +422,8 @@ class Staying:
         share = int(self._room * SUMMARIES_SHARE)
         spare = self._room - self._cost(units) if self._recall is None else 0
         levels = self._levels(found, max(share, spare))
+        if found and not levels:
+            self.warnings.append("no summary of what is older fits: even the shortest takes half of the room")
         lead = [self._summary(self._told[id], tokens) for id, tokens in levels]
         return Read(gathered, units, lead, levels, whole=gathered.whole and not found)
 

@@ -29,7 +29,7 @@ class RecallPart(Body):
     """What of the past a prompt shows."""
 
     query: str
-    #: A sixteenth of the budget when it is left out.
+    #: When it is left out, it shares the room with the history by what answers.
     tokens: Budget | None = None
     min_relevance: Annotated[float, Field(ge=0, le=1)] = 0.0
     exclude: Excluded
@@ -46,7 +46,7 @@ class HintPart(Body):
 
 
 class PromptBody(Body):
-    """What a prompt is made of; its parts stand in this order, and what is recalled behind all that stays."""
+    """What a prompt is made of; its parts stand in this order, what is recalled before the newest of the user."""
 
     codec: Literal["openai-chat", "openai-responses", "anthropic"] = "openai-chat"
     #: Which model it is counted for; a current one of the format when it is left out.
