@@ -65,7 +65,7 @@ def test_why_says_of_every_candidate_what_became_of_it(file: str) -> None:
     assert "decision  rule" in output
     assert "from L2, among the best that fit, as atomic" in output
     ledger = wire(run(file, "--session", "u", "--json", "--why"))["ledger"]
-    assert [(one["included"], one["rule"]) for one in ledger] == [(True, "score"), (False, "irrelevant")]
+    assert [(one["included"], one["rule"]) for one in ledger] == [(True, "score"), (True, "score")]
 
 
 def test_a_request_may_come_from_stdin() -> None:

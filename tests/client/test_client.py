@@ -37,7 +37,7 @@ from tests.support.talk import session_on
 Session: TypeAlias = ACMS | RemoteSession
 Reader: TypeAlias = View | RemoteView
 
-NOT_OVER_HTTP = {"entries", "expand", "said", "wait_pending"}
+NOT_OVER_HTTP = {"context_id", "entries", "expand", "said", "wait_pending"}
 """What needs the store itself: the parts that prompts are built from, and the worker of this process."""
 
 
@@ -61,7 +61,10 @@ def test_a_remote_session_has_the_verbs_of_a_session_with_the_same_signatures(
     assert not ours.keys() - theirs.keys()
     properties = {name for name, _ in inspect.getmembers(own, lambda one: isinstance(one, property))}
     kept = {name for name, _ in inspect.getmembers(remote, lambda one: isinstance(one, property))}
-    assert properties - kept == {"cache", "counter", "index", "stage", "storage"} & properties
+    assert (
+        properties - kept
+        == {"cache", "counter", "effort", "ends_at", "index", "stage", "storage"} & properties
+    )
     for name, signature in ours.items():
         assert signature == theirs[name], name
         assert inspect.getdoc(getattr(remote, name)), name

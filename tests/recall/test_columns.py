@@ -19,6 +19,7 @@ from acms.recall.planner import (
     EXCERPT,
     EXCERPTS,
     LEAST,
+    RESULT,
     Candidate,
     Choice,
     TextFrame,
@@ -26,7 +27,7 @@ from acms.recall.planner import (
     candidate,
     share,
 )
-from acms.recall.rank import Question, Ranking, alike, rank
+from acms.recall.rank import Question, Ranking, alike, raise_score, rank
 from acms.recall.request import EVIDENT
 from acms.recall.vector_score import by_meaning, cosines
 from acms.text.markers import WEIGHTS, boost
@@ -49,12 +50,16 @@ def asked(random: Random, dimension: int = DIMENSION) -> Question:
 
 def plain_candidate(found: Unit[Doc], field: Field, ranking: Ranking, source: Source) -> Candidate:
     places = [field.place_of(one.version - 1) for one in found.entries]
-    best = max(places, key=lambda place: (ranking.score(place), -place))
-    raised = boost(found.markers, WEIGHTS)
-    return candidate(found, source, FRAME)._replace(
+    best = max(places, key=lambda place: (ranking.relevance(place), ranking.score(place), -place))
+    raised = boost(found.markers, WEIGHTS) * ranking.relevance(best)
+    made = candidate(found, source, FRAME)
+    worth = ranking.worth(np.array([best]))[1][0]
+    if len(places) > 1:  # one shows them all
+        worth *= ranking.cheaper(best, made.tokens)
+    return made._replace(
         relevance=ranking.relevance(best),
-        boost=raised * ranking.relevance(best),
-        score=ranking.score(best, raised),
+        boost=raised,
+        score=raise_score(worth, raised),
         parts=ranking.parts(best),
     )
 
@@ -159,7 +164,12 @@ def plain_share(
     competing = [one for one in current[:-1] if id(one) not in choices and one.relevance > 0]
     for place, one in enumerate(sorted([*past, *competing], key=best_first)):
         excerpt = min(left, max(budget // 3, LEAST))
-        if one.tokens <= left:
+        part = min(left, max(int(budget * RESULT), LEAST)) if len(one.costs) > 1 else 0
+        if one.tokens > part >= min(one.costs) + LEAST:
+            why = f"what answers in a tool call of {one.tokens} tokens"
+            choices[id(one)] = Choice(one, True, "excerpt", why, part)
+            left -= part
+        elif one.tokens <= left:
             why = f"marked {', '.join(one.markers)}, and relevant" if one.markers else "relevant to the query"
             choices[id(one)] = Choice(one, True, "score", why)
             left -= one.tokens

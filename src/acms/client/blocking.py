@@ -132,6 +132,7 @@ class View:
     window = _blocking(_view.View.window)
     messages = _blocking(_view.View.messages)
     entries = _blocking(_view.View.entries)
+    context_id = _blocking(_view.View.context_id)
     said = _blocking(_view.View.said)
     history = _blocking(_view.View.history)
     episodes = _blocking(_view.View.episodes)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from acms.errors import TokenBudgetExceededError
 from acms.log.in_force import Unit, effective
 from acms.log.read import SHOWN
-from acms.model import Entry, Json, Role, Source
+from acms.model import Entry, Json, Kind, Role, Source
 from acms.ports import Frame, TokenCounter
 from acms.recall.pipeline import (
     Gathered,
@@ -24,7 +24,19 @@ from acms.recall.pipeline import (
     recalled,
     took_away,
 )
-from acms.recall.planner import Candidate, Choice, Steps, candidate, fit, join, ledger, present, share, suffix
+from acms.recall.planner import (
+    SUMMARIES_SHARE,
+    Candidate,
+    Choice,
+    Steps,
+    candidate,
+    fit,
+    join,
+    ledger,
+    present,
+    share,
+    suffix,
+)
 from acms.recall.request import EVIDENT, Ranked, Reader, Recall
 from acms.results import ContextItem, ContextItems
 from acms.runtime.threads import EACH, off_loop
@@ -201,7 +213,8 @@ def _choose_past(
     """Choose what the past answers within its share, then the newest messages in the room that is left."""
     assert material.past is not None
     offered = material.past[1]
-    reserved = int(max(0, room) * RECALL_SHARE)
+    summarised = any(one.unit.entries[0].kind is Kind.SUMMARY for one in newest)
+    reserved = int(max(0, room) * (RECALL_SHARE - SUMMARIES_SHARE * summarised))
     left = room - sum(one.tokens for one in newest)
     if material.gathered.whole and left >= 0:  # the history fits: it is not cut for what else is known
         reserved = min(reserved, left)

@@ -430,6 +430,8 @@ def _ranked(one: Candidate, ranking: Ranking, places: Sequence[int], terms: Term
     """
     best = max(places, key=lambda place: (ranking.relevance(place), ranking.score(place), -place))
     found = _scored(one, ranking, best, terms)
+    if len(places) == 1:
+        return found
     worth = ranking.worth(np.array([best]))[1][0] * ranking.cheaper(best, one.tokens)
     return found._replace(score=raise_score(worth, found.boost))
 
