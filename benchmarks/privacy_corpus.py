@@ -495,28 +495,24 @@ DB_PASSWORD=${DB_PASSWORD:?required}⏎TOKEN=$(cat /run/secrets/token)⏎SECRET=
 vocab: {"token": «d4», "Ġpassword": «d5», "Ġsecret": «d4», "key": «d4»}
 "hashed_secret": "«h40»", "is_verified": false, "line_number": «1-99», "type": "Secret Keyword"
 <dependency><groupId>com.auth0</groupId><artifactId>java-jwt</artifactId><version>4.«0-9».«0-9»</version></dependency>
------BEGIN PUBLIC KEY-----⏎MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8A«b32»⏎«b64»⏎«b40»==⏎-----END PUBLIC KEY-----
 keepalive_timeout 65; client_max_body_size 20m; limit_req zone=login burst=«1-20»; proxy_set_header Authorization $http_authorization;
 ssl_certificate /etc/ssl/certs/«w».pem;⏎ssl_certificate_key /etc/ssl/private/«w».key;⏎ssl_session_cache shared:SSL:10m;
 tokenizer: cl100k_base⏎pad_token: "<pad>"⏎eos_token: "</s>"⏎unk_token: "[UNK]"⏎bos_token_id: 1
 securitySchemes:⏎  ApiKeyAuth:⏎    type: apiKey⏎    in: header⏎    name: X-API-Key⏎  BearerAuth:⏎    scheme: bearer⏎    bearerFormat: JWT
-keyboard:⏎  layout: de⏎  key-repeat: «10-60»⏎  hotkey: ctrl+shift+k
-## code
 password: !!secretRef, tokenCount: 0, keyBy: 'id', secretsManager: new SecretsManager({ region })
-The token budget: 4096 tokens; the prompt uses «100-999» tokens, so pass max_tokens=«d4».
+"phone": {"type": "string", "pattern": "^\\+[1-9]\\d{1,14}$", "maxLength": 16}
+## code
 $password = $_POST['password']; $token = bin2hex(random_bytes(32));
 re.compile(r"(?i)(password|token|secret)\s*[:=]\s*\S+")
 use Illuminate\Support\Facades\Password;⏎Password::min(12)->mixedCase()->uncompromised();
-ssl_certificate_key /etc/nginx/ssl/«w».key;
-key_file = Path.home() / ".ssh" / "id_ed25519"
 <label for="api-key">API key</label> <input id="api-key" :value="apiKey" readonly>
 api_key = os.environ.get('API_KEY') or config['api_key']⏎if not api_key:⏎    raise RuntimeError('Set API_KEY first')
-primary_key=True, unique=True, index=True
 <meta name="csrf-param" content="authenticity_token"><link rel="preload" href="/_next/static/chunks/«100-9999»-«h16».js">
 case Key.F5: case Key.Enter: keyDown(event.keyCode, event.ctrlKey); keymap['Ctrl-S'] = 'save'
 decorators: @app.route("/token") @login_required @cache.cached(timeout=«10-99»)
-Looks good. One question: token_type="bearer" or "Bearer"? RFC 6750 says Bearer.
 KEY_COLUMNS = ("tenant", "session", "seq")⏎sort_key = lambda row: (row.token, -row.score)
+@pytest.fixture⏎def token(client): return client.post('/token').json()['access_token']
+token_ids = [101, 7592, 2088, 102, 0, 0, 0]⏎attention_mask = [1, 1, 1, 1, 0, 0, 0]⏎keys = ['q', 'k', 'v']
 ## shell
 read -s -p 'Password: ' PASSWORD; export PASSWORD; echo "$PASSWORD" | sudo -S true; unset PASSWORD
 gpg --recv-keys «H40»; apt-key adv --keyserver hkps://keys.example.org --recv «H16»
@@ -524,6 +520,7 @@ TOKEN=$(curl -s -X PUT http://169.254.169.254/latest/api/token -H 'X-aws-ec2-met
 Enter passphrase (empty for no passphrase): ⏎Enter same passphrase again: ⏎Your identification has been saved in «w».
 aws secretsmanager get-secret-value --secret-id prod/«w»/db --query SecretString --output text
 ? API key (leave blank to log in with the browser) › ⏎✔ Logged in as «w»
+vault write auth/approle/login role_id=$ROLE secret_id=$SECRET
 ## protocol
 HTTP/1.1 401 Unauthorized⏎WWW-Authenticate: Bearer realm="«w»", error="invalid_token"⏎Content-Length: «d3»
 {"usage":{"prompt_tokens":«d4»,"completion_tokens":«d3»,"total_tokens":«d4»},"id":"chatcmpl-«a29»"}
@@ -531,37 +528,24 @@ HTTP/1.1 401 Unauthorized⏎WWW-Authenticate: Bearer realm="«w»", error="inval
 Set-Cookie: token=; Max-Age=0; Path=/; HttpOnly⏎Set-Cookie: lang=en; Path=/
 {"ok":false,"error":"missing_token","needs":["password","secret"]}
 x-ratelimit-limit-tokens: «d6»⏎x-ratelimit-remaining-tokens: «d6»⏎x-ratelimit-reset-tokens: «1-60»ms
+{"error":{"code":"token_expired","message":"Token expired at «time»","param":"token"}}
 ## log
 #«1-20»  0x0000«h12» in check_password (pw=0x7ffe«h8» "", len=0) at pam.c:«1-999»
 e2e: enters password → clicks Sign in → sees dashboard («d4» ms)
 Starting «w» with args: --password-file=/run/secrets/pw --token-ttl=15m --secret-backend=aws
 2025/11/12 10:«10-59»:33 [error] «d4»#«d4»: *«d6» user "«w»": password mismatch, client: «ip», server: «w».io, request: "GET /admin HTTP/1.1"
-lrwxrwxrwx 1 root root 23 Nov  1 10:00 /etc/ssl/private/key.pem -> ../«w»/privkey.pem
-Cache key: v1-deps-«h40»
 pam_unix(sshd:auth): authentication failure; logname= uid=0 euid=0 tty=ssh ruser= rhost=«ip»
 {"KeyMetadata": {"KeyId": "«uuid»", "KeyState": "Enabled", "KeyUsage": "ENCRYPT_DECRYPT", "KeyManager": "CUSTOMER"}}
-max_tokens=«d4», temperature=0.«1-9», top_p=0.«10-99», stop=["</token>"], api_key=api_key
 Jun «10-28» 1«0-9»:«10-59»:«10-59» «w» sshd[«d5»]: Accepted publickey for deploy from «ip» port «d5» ssh2: ED25519 SHA256:«b43»
 ## table
 «d4» «d4» «d4» «d4»⏎«d4» «d4» «d4» «d4»
 «uuid»,«1000-9999»,«time»,«ip»,«w»,ok⏎«uuid»,«1000-9999»,«time»,«ip»,«w»,ok⏎«uuid»,«1000-9999»,«time»,«ip»,«w»,ok
 username,password,role⏎# passwords are hashed, see «w».md⏎
-order «d3»-«d3»-«d4» shipped; part no. «d3»-«d3»-«d4»; SKU «d4»-«d4»
 ## chat
 He passed: 85 %. Bus pass: valid. Boarding pass: gate B12. Pass rate: 97.5%. A hall pass is a pass to the hall.
-curl -u username:password https://«w».example.com
-postgresql://user:password@localhost:5432/mydb
-Serial number «z4»-«z4»-«z4», firmware «1-9».«1-99».«1-99», MAC «h2»:«h2»:«h2»:«h2»:«h2»:«h2», IMEI not given
 Please pass the salt. Pass: 12, fail: 3. Boarding pass: mobile. Day pass: «10-40» EUR. Pass code of conduct training.
-Replace `<YOUR_API_KEY>` with your key: `export API_KEY=<YOUR_API_KEY>`
-vault write auth/approle/login role_id=$ROLE secret_id=$SECRET
-Key takeaways: revenue up «1-30»%, churn down.
-"phone": {"type": "string", "pattern": "^\\+[1-9]\\d{1,14}$", "maxLength": 16}
-{"error":{"code":"token_expired","message":"Token expired at «time»","param":"token"}}
-Termin am «10-28».0«1-9».2025 um «10-18»:«10-59» Uhr, Raum «d3», Kundennr. «d8», Tel-Aviv-Str. «1-99»
-@pytest.fixture⏎def token(client): return client.post('/token').json()['access_token']
-token_ids = [101, 7592, 2088, 102, 0, 0, 0]⏎attention_mask = [1, 1, 1, 1, 0, 0, 0]⏎keys = ['q', 'k', 'v']
 Token «d4» of «d5» generated, «10-99».«0-9» tokens/s, kv cache «d3» MiB
+The token budget: 4096 tokens; the prompt uses «100-999» tokens, so pass max_tokens=«d4».
 ## languages
 password: "Contraseña"⏎passwordPlaceholder: "Escribe tu contraseña"⏎token: "Código de acceso"
 Ihre Bestellung «z3»-«z7» vom «1-28».«1-12».2025 über «10-999»,«z2» € wurde versandt. Sendungsnummer: 00340«z15».
@@ -572,11 +556,10 @@ Mot de passe oublié ? Le mot de passe est incorrect. Mot de passe : obligatoire
 La contraseña es demasiado corta. Contraseña: obligatorio. ¿Olvidó su contraseña?
 API 密钥可以在控制台重新生成，令牌有效期为两小时。
 密码长度不能少于8位。密码错误，请重试。忘记密码怎么办？
-A senha é obrigatória.
 El token es inválido. Le jeton est expiré. Das Token ist ungültig. Il token è scaduto.
 password in Chinese is 密码, in Japanese パスワード, in Russian пароль, in Turkish şifre
 Le secret de la réussite : travailler. Der Schlüssel: Geduld. El secreto: paciencia.
-La password è scaduta. Password dimenticata? Inserisci la password: almeno 8 caratteri.
+Termin am «10-28».0«1-9».2025 um «10-18»:«10-59» Uhr, Raum «d3», Kundennr. «d8», Tel-Aviv-Str. «1-99»
 ## identifier
 tweet «1-9»«z18», channel «1-9»«z17», page 1000«z11»
 github.com/«w»/token v0.0.0-2023«z10»-«h12» h1:«b43»=
@@ -585,7 +568,6 @@ msg_«a24» req_«a24» run_«a24» call_«a24»
 {"idempotency_key": "«uuid»", "cache_key": "user:«1-9999»:v2", "partition_key": "«h16»"}
 «h32»  «w».iso⏎«h128»  «w».tar.xz
 «w»==«0-9».«0-30».«0-9» \⏎    --hash=sha256:«h64»
-«h32»  ./dist/«w».zip
 contract address 0x«h40»
 ## number
 EAN 4«z12», GTIN-14 «z14», UPC «z12»
@@ -597,10 +579,10 @@ matrix: «z3» «z3» «z4»⏎        «z3» «z3» «z4»
 part 0«z3»-«z6»-«z2», drawing «z3».«z3».«z4», catalogue «d3»-«d4», DIN 0«z4»
 iat=17«z8» exp=17«z8» ms=17«z11» ns=17«z17»
 pi = 3.14159265358979323846, e = 2.718281828459045, «2-9»^«60-99» = «d1»«z24»
-https://«w».example.com/p/«d10»?utm_source=mail&gclid=«u60»
-docker run --rm -p 8080:80 -e MODE=dev «w»/«w»:«h12»
 20250«1-9»1«0-9»T1«0-9»«10-59»«10-59»Z
 53°04'«10-59».2"N 8°48'«10-59».5"E
+order «d3»-«d3»-«d4» shipped; part no. «d3»-«d3»-«d4»; SKU «d4»-«d4»
+Serial number «z4»-«z4»-«z4», firmware «1-9».«1-99».«1-99», MAC «h2»:«h2»:«h2»:«h2»:«h2»:«h2», IMEI not given
 ## placeholder
 postgres://$DB_USER:$DB_PASS@«w».example.org:5432/app
 aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY
@@ -616,9 +598,13 @@ Keys look like `ghp_…`, `gho_…` or `github_pat_…`.
 Card number: XXXX XXXX XXXX «z4»⏎Expiry: MM/YY⏎CVC: ***
 Mot de passe : non défini
 SLACK_WEBHOOK=https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX
+curl -u username:password https://«w».example.com
+postgresql://user:password@localhost:5432/mydb
+Replace `<YOUR_API_KEY>` with your key: `export API_KEY=<YOUR_API_KEY>`
 ## encoded
 data:image/jpeg;base64,/9j/4AAQSkZJRgABAQ«b600»
 \u0068\u0065 \x«h2»\x«h2» %E2%82%AC%20«z2» &#8364; =?UTF-8?B?«b40»?=
 -----BEGIN CERTIFICATE REQUEST-----⏎«b64»⏎«b64»⏎-----END CERTIFICATE REQUEST-----⏎-----BEGIN RSA PUBLIC KEY-----⏎«b64»⏎-----END RSA PUBLIC KEY-----
 ssh-dss AAAAB3NzaC1kc3MAAACB«b180»== «w»
+-----BEGIN PUBLIC KEY-----⏎MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8A«b32»⏎«b64»⏎«b40»==⏎-----END PUBLIC KEY-----
 """
