@@ -124,9 +124,8 @@ def test_each_kind_is_found_where_it_stands(kind: str, before: str, value: str, 
     assert found.clear == (kind not in ("email", "phone"))
 
 
-@pytest.mark.parametrize("text", NEGATIVE)
-def test_what_only_looks_sensitive_is_left_alone(text: str) -> None:
-    assert redact(text, Privacy.REDACT).text == text
+def test_what_only_looks_sensitive_is_left_alone() -> None:
+    assert [text for text in NEGATIVE if redact(text, Privacy.REDACT).text != text] == []
 
 
 def test_check_33_email_address_connection_string_and_key_are_absent_and_marked() -> None:
@@ -246,16 +245,11 @@ def test_lower_case_keeps_offsets_for_every_character() -> None:
     assert all(char.lower() == other for char, other in zip(text, low, strict=True) if char != "İ")
 
 
-def _rules() -> list[list[str]]:
+def test_every_repetition_of_a_rule_says_how_often_at_most() -> None:
     tables = (secret_patterns.TOKENS, secret_patterns.OURS, secret_patterns.NEAR)
-    return [row.split(" | ") for table in tables for row in table.strip().splitlines()]
-
-
-@pytest.mark.parametrize("rule", _rules(), ids=lambda rule: rule[0])
-def test_each_rule_has_a_limit_of_length(rule: list[str]) -> None:
-    re.compile(rule[2])
-    plain = re.sub(r"\\.|\[(?:\\.|[^\]])+\]", "c", rule[2])
-    assert not re.search(r"\*|\{\d+,\}|(?<!\})\+", plain), "every repetition says how often at most"
+    rules = [row.split(" | ") for table in tables for row in table.strip().splitlines()]
+    plain = [(rule[0], re.sub(r"\\.|\[(?:\\.|[^\]])+\]", "c", re.compile(rule[2]).pattern)) for rule in rules]
+    assert [name for name, rule in plain if re.search(r"\*|\{\d+,\}|(?<!\})\+", rule)] == []
 
 
 #: Runs by itself, so that a rule that never ends is ended by the test and not by whoever waits for it.

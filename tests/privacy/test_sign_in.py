@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from acms.model import Privacy
 from acms.privacy.detect import redact, spans
 
@@ -170,17 +168,18 @@ M 10 20 30 40 50
 """.strip("\n").split("\n")
 
 
-@pytest.mark.parametrize("row", POSITIVE, ids=range(len(POSITIVE)))
-def test_a_secret_apart_from_its_name_is_found_whole(row: str) -> None:
-    marked = row.replace("¶", "\n")
-    text = re.sub("[«»]", "", marked)
-    found = {text[one.start : one.end] for one in spans(text)}
-    assert set(re.findall("«([^»]+)»", marked)) <= found
-    once = redact(text, Privacy.REDACT).text
-    assert redact(once, Privacy.REDACT).text == once
+def test_secrets_apart_from_their_names_are_found_whole() -> None:
+    missed: list[tuple[str, set[str]]] = []
+    for row in POSITIVE:
+        marked = row.replace("¶", "\n")
+        text = re.sub("[«»]", "", marked)
+        left = set(re.findall("«([^»]+)»", marked)) - {text[one.start : one.end] for one in spans(text)}
+        once = redact(text, Privacy.REDACT).text
+        if left or redact(once, Privacy.REDACT).text != once:
+            missed.append((text, left))
+    assert missed == []
 
 
-@pytest.mark.parametrize("row", NEGATIVE, ids=range(len(NEGATIVE)))
-def test_what_only_looks_like_sign_in_details_is_left_alone(row: str) -> None:
-    text = row.replace("¶", "\n")
-    assert [text[one.start : one.end] for one in spans(text) if one.kind != "email"] == []
+def test_what_only_looks_like_sign_in_details_is_left_alone() -> None:
+    texts = [row.replace("¶", "\n") for row in NEGATIVE]
+    assert [text for text in texts if any(one.kind != "email" for one in spans(text))] == []
