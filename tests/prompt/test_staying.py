@@ -11,8 +11,10 @@ import pytest
 
 from acms import ACMS, ACMSConfig, CompactionPolicy, State, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat
-from acms.errors import GoneError
+from acms.errors import GoneError, StorageError
+from acms.kv import InMemoryKV
 from acms.model import Reasoning, Text, ToolCall
+from acms.pins import create_pin_registry
 from acms.ports import HasRecords
 from acms.prompt import Prompt, Rendered
 from tests.providers import validators
@@ -27,7 +29,7 @@ STOCK = {"name": "stock", "description": "Counts what is there."}
 
 
 def codec() -> AnthropicMessages:
-    return AnthropicMessages("claude-sonnet-4-5")
+    return AnthropicMessages("claude-opus-5-5")  # refuses a thinking block behind a changed prefix
 
 
 def said(rng: random.Random) -> str:
@@ -61,13 +63,16 @@ class Day:
         self.ids: list[str] = []
         self.gone: list[str] = []
         self.kept = self.dropped = 0
+        #: Whether the model said its last word of a turn.
+        self.over = False
 
     def opened(self, name: str = "day") -> ACMS:
         config = ACMSConfig(compaction=CompactionPolicy(budget=4 * self.budget))
         return ACMS(name, open_storage(self.url), None, config=config)
 
     def prompt(self, session: ACMS, query: str) -> Prompt:
-        return Prompt(codec()).system(SYSTEM).history(session).recall(session, query)
+        made = Prompt(codec()).system(SYSTEM).history(session).recall(session, query)
+        return made.user(f"By the way: {query}") if self.over else made
 
     async def sent(self) -> Rendered:
         """Render as a process would, and check all that must hold of every request."""
@@ -114,12 +119,13 @@ class Day:
         await self.session.ingest("tool", listed(self.rng), tool_call_id=call)
 
     async def turn(self) -> None:
-        text = said(self.rng)
+        text, self.over = said(self.rng), False
         self.ids.append(await self.session.ingest("user", text))
         self.query = " ".join(self.rng.sample(text.split(), 4))
         for _ in range(self.rng.choice((0, 0, 1, 3))):
             await self.answer(await self.sent(), calls=True)
         await self.answer(await self.sent(), calls=False)
+        self.over = True
 
     async def event(self) -> None:
         """Let something happen between two turns."""
@@ -174,19 +180,19 @@ class Day:
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_requests_stay_valid_whatever_happens(tmp_path: Path, seed: int) -> None:
-    day = Day(f"sqlite:///{tmp_path}/day.db", seed, (700, 1500, 4000)[seed % 3])
+    day = Day(f"sqlite:///{tmp_path}/day.db", seed, (1500, 3000, 8000)[seed % 3])
     await day.run(14)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 300))
 async def test_requests_stay_valid_through_thousands_of_turns(tmp_path: Path, seed: int) -> None:
-    day = Day(f"sqlite:///{tmp_path}/day.db", seed, (700, 1500, 4000)[seed % 3])
+    day = Day(f"sqlite:///{tmp_path}/day.db", seed, (1500, 3000, 8000)[seed % 3])
     await day.run(60)
 
 
 async def test_a_model_keeps_its_reasoning_while_a_request_only_grows(tmp_path: Path) -> None:
-    day = Day(f"sqlite:///{tmp_path}/day.db", 1, 4000)
+    day = Day(f"sqlite:///{tmp_path}/day.db", 1, 8000)
     kept = 0
     for _ in range(40):
         day.ids.append(await day.session.ingest("user", said(day.rng)))
@@ -197,6 +203,83 @@ async def test_a_model_keeps_its_reasoning_while_a_request_only_grows(tmp_path: 
     await day.session.close()
     assert not day.dropped
     assert kept >= 30
+
+
+class Shifting(Day):
+    """A conversation in whose prompt something else than the history changes from turn to turn."""
+
+    def __init__(self, url: str, what: str) -> None:
+        super().__init__(url, 7, 6000)
+        self.what = what
+        self.turns = 0
+        self.others = ACMS("others", open_storage("memory://"), None)
+        self.kv = InMemoryKV()
+
+    def prompt(self, session: ACMS, query: str) -> Prompt:
+        made = Prompt(codec()).system(SYSTEM)
+        if self.what == "tools":
+            made = made.tools([STOCK | {"description": f"Counts what is there, by {self.turns // 8}."}])
+        if self.what == "pins":
+            made = made.pinned_kv(store=self.kv, namespace="day", priority=9)
+        made = made.history(session).recall(session, query)
+        if self.what == "others":
+            made = made.recall(self.others, query, tokens=200)
+        return made.user(query) if self.what == "name" else made
+
+    async def run(self, turns: int) -> None:
+        for _ in range(60):
+            await self.others.ingest("user", said(self.rng))
+        await create_pin_registry(self.kv, namespace="day").pin("rules")
+        await self.kv.set("rules", "Put back what you took. " * 60)
+        for self.turns in range(turns):
+            self.query = said(self.rng)
+            if self.what != "name":
+                await self.session.ingest("user", self.query)
+            rendered = await self.sent()
+            if self.what == "name":  # it is shown with the name from now on
+                await self.session.ingest("user", self.query, actor_id="sam")
+            await self.answer(rendered, calls=False)
+        await self.session.close()
+        await self.others.close()
+
+
+@pytest.mark.parametrize(
+    ("what", "kept"), [("tools", True), ("pins", True), ("others", False), ("name", False)]
+)
+async def test_reasoning_is_not_sent_behind_what_changed_beside_the_history(
+    tmp_path: Path, what: str, kept: bool
+) -> None:
+    day = Shifting(f"sqlite:///{tmp_path}/day.db", what)
+    await day.run(25)
+    assert bool(day.kept) == kept
+
+
+async def test_a_prompt_renders_in_a_store_that_is_only_read(tmp_path: Path) -> None:
+    async with ACMS("read", open_storage(f"sqlite:///{tmp_path}/read.db"), None) as session:
+        rng = random.Random(8)
+        for _ in range(90):
+            await session.ingest("user", said(rng))
+    async with ACMS("read", open_storage(f"sqlite:///{tmp_path}/read.db?mode=ro"), None) as session:
+        rendered = await Prompt(codec()).history(session).recall(session, "the lathe").render(budget=2000)
+        assert rendered.use.recalled
+        assert not rendered.warnings
+
+
+async def test_a_record_that_cannot_be_stored_costs_a_warning_not_the_request(tmp_path: Path) -> None:
+    async with ACMS("full", open_storage(f"sqlite:///{tmp_path}/full.db"), None) as session:
+        rng = random.Random(9)
+        for _ in range(90):
+            await session.ingest("user", said(rng))
+        storage = session.storage
+        assert isinstance(storage, HasRecords)
+
+        async def full(context: str, name: str, data: Any, *, rev: int) -> Any:
+            raise StorageError("the disk is full")
+
+        storage.put_record = full  # type: ignore[method-assign]
+        rendered = await Prompt(codec()).history(session).recall(session, "the lathe").render(budget=2000)
+        assert rendered.use.recalled
+        assert [str(one) for one in rendered.warnings if "was not kept: the disk is full" in str(one)]
 
 
 async def test_a_tool_loop_asks_nothing_twice_and_moves_nothing(tmp_path: Path) -> None:
@@ -269,8 +352,9 @@ async def test_a_request_says_what_its_tokens_are_used_for() -> None:
     async with ACMS("use", open_storage("memory://"), None) as session:
         rng = random.Random(6)
         first = await session.ingest("user", "The spare key of the workshop hangs behind the clock.")
-        for _ in range(120):
-            last = await session.ingest("user", said(rng))
+        for _ in range(119):
+            await session.ingest("user", said(rng))
+        last = await session.ingest("user", said(rng))
         base = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM).history(session)
         prompt = base.recall(session, "Where is the spare key?").user("Where is the spare key?")
         rendered = await prompt.render(budget=1500)

@@ -14,6 +14,7 @@ pure function of such a record and of what was read; `acms.prompt.staying` reads
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -21,12 +22,13 @@ from typing import Any, NamedTuple
 from acms.log.encoding import is_summary, locate
 from acms.log.in_force import Cover, unasked
 from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, State, Text, ToolCall, ToolResult
-from acms.plan.nodes import Atom, Composed, Piece
-from acms.ports import TokenCounter
+from acms.plan.nodes import Atom, Composed, Piece, Placed
+from acms.ports import Codec, TokenCounter
+from acms.prompt.cache_forecast import hoisted
 from acms.prompt.manifest import Quote, Segment, canonical
-from acms.prompt.manifest_writer import Quotable, joined_text, quoted
+from acms.prompt.manifest_writer import Quotable, fingerprint, joined_text, quoted
 from acms.prompt.truncate import shortened
-from acms.prompt_types import PromptMessage
+from acms.prompt_types import PromptMessage, Tool
 from acms.results import ContextItem
 from acms.text import condense
 
@@ -50,6 +52,11 @@ CUTOFF = 0.2
 
 _REASONING = ("reasoning", "redacted_thinking")
 """Types of items that hold encrypted reasoning."""
+
+HASH = 16
+"""Hex digits of the hash of a request."""
+SENT = 400
+"""Newest requests of an epoch whose hashes are kept."""
 
 TAG = 0xFFFF
 """A query is told from others by 16 bits of a hash, which say nothing about its text."""
@@ -81,8 +88,8 @@ class Placements(NamedTuple):
     began: int
     #: Generation of erasures of the log then.
     generation: int
-    #: Hash of what stands before the history: messages and tools.
-    front: str
+    #: Hashes of the requests that were rendered in it: reasoning is sent again only behind one of them.
+    sent: tuple[str, ...] = ()
     #: Summaries in front of it, and how many tokens the text has that is shown of each.
     lead: tuple[tuple[str, int], ...] = ()
     blocks: tuple[Block, ...] = ()
@@ -101,7 +108,7 @@ class Placements(NamedTuple):
             "first": self.first,
             "began": self.began,
             "generation": self.generation,
-            "front": self.front,
+            "sent": list(self.sent),
             "lead": list(map(list, self.lead)),
             "blocks": [
                 {
@@ -125,7 +132,7 @@ class Placements(NamedTuple):
             first=data["first"],
             began=data["began"],
             generation=data["generation"],
-            front=data["front"],
+            sent=tuple(data["sent"]),
             lead=tuple((id, tokens) for id, tokens in data["lead"]),
             blocks=tuple(
                 Block(
@@ -335,6 +342,26 @@ def newest(costs: Sequence[int], share: int, room: int, turn: int) -> int:
     return min(place, len(costs) - 1) if costs else 0
 
 
-def front(messages: Sequence[str], tools: Sequence[Json]) -> str:
-    """Return what tells one beginning of a prompt from another: fingerprints of messages, and the tools."""
-    return shape(list(messages), list(tools))[:16]
+# ── what a provider has read ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def proven(
+    placed: Sequence[Placed], sent: AbstractSet[str], codec: Codec, tools: Sequence[Tool]
+) -> tuple[tuple[Placed, ...], str]:
+    """Return messages without the reasoning of a log that no request is known to have led to, and a hash of them all.
+
+    A provider takes signed reasoning only behind the very request that it answered: tools, system, every message.
+    `sent` are the hashes of requests; reasoning stays where one of them is that of all that stands before it.
+    """
+    front = hoisted(codec.normal)
+    found = list(placed)
+    digest = sha256(
+        canonical([[one.name, one.description, one.parameters, one.strict] for one in tools]).encode()
+    )
+    for place, one in sorted(enumerate(placed), key=lambda each: each[1].message.role not in front):
+        message = one.message
+        if message.sources and any(map(_bound, message.parts)) and digest.hexdigest()[:HASH] not in sent:
+            message = _unreasoned(message)
+            found[place] = one._replace(message=message, tokens=codec.cost(message))
+        digest.update(fingerprint(message).encode())
+    return tuple(found), digest.hexdigest()[:HASH]

@@ -38,7 +38,7 @@ from acms.prompt.cache_forecast import agrees, confirm, predict
 from acms.prompt.fit import fit
 from acms.prompt.fit_state import written
 from acms.prompt.manifest import Manifest, Read
-from acms.prompt.manifest_writer import considered, fingerprint, ledger
+from acms.prompt.manifest_writer import considered, ledger
 from acms.prompt.manifest_writer import written as written_manifest
 from acms.prompt.resolve import Request, Resolved, Resolver, allowed, laid_out, remembering
 from acms.prompt.staying import TRIES, Pair, Staying, pair, set_apart
@@ -241,6 +241,10 @@ class _Render:
         self._answers: dict[tuple[str, str, int, int], str | None] = {}
         #: What each recall found, by the path of its scope.
         self._found: dict[str, ContextItems] = {}
+        #: Hashes of the requests that reasoning may have answered; None where nothing it stands behind ever changes.
+        self._sent: frozenset[str] | None = None
+        #: That of this one, where the provider holds reasoning to it.
+        self._request = ""
         #: Entries that may be shown, by id: what the manifest quotes.
         self._told: dict[str, Any] = {}
 
@@ -279,7 +283,9 @@ class _Render:
             taken = steps if stays is None else set_apart(steps, stays)
             resolved = await Resolver(request, self._message_budget, read).resolve(taken)
         if stays is None:
-            found = await self._decided(self._unbound(resolved), resolved, span)
+            whole = not resolved.recalls and all(log.complete for log in resolved.logs)
+            self._sent = None if whole else frozenset()
+            found = await self._decided(resolved.tree, resolved, span)
         else:
             found = await self._stayed(steps, stays, resolved, span)
         await self._commit(resolved, found.fitted)
@@ -304,13 +310,12 @@ class _Render:
             found: Fitted = end.value
             return found
 
-    def _unbound(self, resolved: Resolved) -> Scope:
-        """Return the tree without reasoning that a provider refuses: behind a prefix that may have changed since.
-
-        Where nothing is kept from one render to the next that is so wherever the start of a log moves, or a recall.
-        """
-        whole = not resolved.recalls and all(log.complete for log in resolved.logs)
-        return resolved.tree if whole or not self._codec.binds_reasoning else _unreasoned(resolved.tree)
+    def _proven(self, placed: tuple[Placed, ...]) -> tuple[Placed, ...]:
+        """Return messages with the reasoning that a provider takes which holds it to what it stood behind."""
+        if self._sent is None or not self._codec.binds_reasoning:
+            return placed
+        found, self._request = placements.proven(placed, self._sent, self._codec, self._tools)
+        return found
 
     async def _decided(self, tree: Scope, resolved: Resolved, span: RenderSpan) -> _Fit:
         """Recall what is recalled anew each turn, and fit the whole."""
@@ -338,9 +343,10 @@ class _Render:
             scope = replace(
                 at(resolved.tree, path), children=_named(placed.nodes), strategy=Window(slack=0.0)
             )
+            self._sent = frozenset() if placed.kept is None else frozenset(placed.kept.sent)
             done = await self._decided(replaced(resolved.tree, {path: scope}), resolved, span)
             tries += 1
-            if await staying.keep(placed, done.fitted, path):
+            if await staying.keep(placed, done.fitted, path, self._request):
                 self._left += [_older(atom, path) for atom in placed.older]
                 self._warnings += staying.warnings
                 return done
@@ -366,7 +372,6 @@ class _Render:
         rest = await self._fit(tree, resolved, self._limit)
         after = set(names[stays.history + 1 :])
         behind = [one for one in rest.placed if one.path.split("/", 2)[1] in after]
-        front = [one for one in rest.placed if one not in behind or one.message.role in INSTRUCTING]
         asked = any(one.message.role is Role.USER and not one.pieces for one in behind)
 
         async def ask(tokens: int, beside: bool) -> ContextItems:
@@ -384,9 +389,6 @@ class _Render:
             result=self._limit // placements.RESULT,
             asked=asked,
             tools=bool(self._tools),
-            front=placements.front(
-                [fingerprint(one.message) for one in front], [one.name for one in self._tools]
-            ),
             name=placements.shape(*self._shape(names, stays, log.session, recall)),
             told=self._told,
             ask=ask,
@@ -477,7 +479,7 @@ class _Render:
             if fewer is not None:
                 tree = fewer
                 continue
-            placed = laid_out([_in_place(one, resolved.recalls) for one in fitted.placed])
+            placed = self._proven(laid_out([_in_place(one, resolved.recalls) for one in fitted.placed]))
             if not placed:
                 raise PayloadError(
                     "there is no message to send: all was left out, or nothing was there",
@@ -630,19 +632,6 @@ def _older(atom: Atom, path: str) -> Left:
     ids = tuple([id for message in atom.messages for id in message.sources])
     tokens = sum([message.tokens or 0 for message in atom.messages])
     return Left(ids, path, "window", "older than the newest messages, with which the history begins", tokens)
-
-
-def _unreasoned(tree: Scope) -> Scope:
-    """Return a tree without the signed reasoning of its logs."""
-    children = [
-        _unreasoned(node)
-        if isinstance(node, Scope)
-        else placements.without_reasoning(node)
-        if isinstance(node, Atom) and node.first
-        else node
-        for node in tree.children
-    ]
-    return replace(tree, children=tuple(children))
 
 
 def _before_all(tree: Scope, priority: int) -> tuple[Scope, int]:

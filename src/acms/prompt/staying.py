@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from acms.errors import ConflictError, SessionNotFoundError
+from acms.errors import ConflictError, SessionNotFoundError, StorageError, StorageReadOnlyError
 from acms.log import summary_levels
 from acms.log.encoding import is_summary
 from acms.log.in_force import Unit
@@ -120,7 +120,6 @@ class Staying:
         result: int,
         asked: bool,
         tools: bool,
-        front: str,
         name: str,
         told: dict[str, Any],
         ask: Ask,
@@ -136,7 +135,6 @@ class Staying:
         self._asked = asked
         #: Whether functions are offered.
         self._tools = tools
-        self._front = front
         #: Of the record: it says the shape of the prompt.
         self._name = name
         #: Entries that may be shown, by id.
@@ -215,10 +213,11 @@ class Staying:
                     return False
         return True
 
-    async def keep(self, placed: Placed, fitted: Fitted, path: str) -> bool:
+    async def keep(self, placed: Placed, fitted: Fitted, path: str, request: str) -> bool:
         """Store what stands where; False when another process did meanwhile: place it anew.
 
-        False too when an epoch that went on was cut after all: what follows the cut was said behind another prefix.
+        False too when an epoch that went on was cut after all. `request` is the hash of what is sent, where the
+        provider holds reasoning to it. A store that cannot be written costs the next request its cache, not this one.
         """
         kept, storage = placed.kept, self._session.storage
         if kept is None or self._context is None or not isinstance(storage, HasRecords):
@@ -230,6 +229,8 @@ class Staying:
             return False
         if lost:
             kept = _without(kept, placed, lost)
+        if request and request not in kept.sent:
+            kept = kept._replace(sent=(*kept.sent, request)[-placements.SENT :])
         if kept == self._was:
             return True
         try:
@@ -237,6 +238,10 @@ class Staying:
         except ConflictError:
             self._items.clear()  # the log may have grown, too
             return False
+        except StorageReadOnlyError:  # as with a view
+            return True
+        except StorageError as error:
+            self.warnings.append(f"what stands where was not kept: {error}")
         return True
 
     # ── placing ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -265,15 +270,13 @@ class Staying:
     async def _go_on(self, kept: Placements) -> Placed | None:
         """Add what the newest turn needs behind what was shown; None when it does not fit."""
         read = await self._read_on(kept)
-        if kept.front != self._front:
-            kept = kept._replace(front=self._front, began=read.gathered.version)
         units = _reasoned(read.units, kept.began)
         place = placements.turn(units, asked=self._asked)
         if self._recall is not None and not self._answered(kept.blocks, units, place):
             if any(placements.position(units, one.after) == place for one in kept.blocks):
                 place = len(
                     units
-                )  # asked for something else in the middle of a turn: behind all that was said
+                )  # something else is asked in the middle of a turn: behind all that was said
             blocks = [one for one in kept.blocks if placements.position(units, one.after) < place]
             if len(blocks) < len(kept.blocks):  # nothing was said since: a request by itself
                 self._was = None
@@ -317,7 +320,6 @@ class Staying:
             first=read.units[0].first if read.units and not whole else 0,
             began=read.gathered.version,
             generation=(await storage.head(read.gathered.context)).epoch,
-            front=self._front,
             lead=read.levels,
             blocks=blocks,
         )
