@@ -309,6 +309,56 @@ async def test_a_tool_loop_asks_nothing_twice_and_moves_nothing(tmp_path: Path) 
             version = (await session.get_session_stats()).version
 
 
+@pytest.mark.parametrize(("changing", "most"), [(False, 0.2), (True, 0.35)])
+async def test_a_turn_longer_than_the_room_keeps_its_question_and_mostly_grows(
+    changing: bool, most: float
+) -> None:
+    rng = random.Random(11)
+    async with ACMS("long", open_storage("memory://"), None) as session:
+        await session.ingest("system", "Never delete a row.")
+        for _ in range(30):
+            await session.ingest("user", said(rng))
+            await session.ingest("assistant", said(rng))
+        question = "Count everything that is amber and say which shelf is full."
+        await session.ingest("user", question)
+        earlier: list[Any] = []
+        changed = 0
+        for call in range(60):
+            made = Prompt(OpenAIChat("gpt-4o")).tools([STOCK]).history(session)
+            query = said(rng) if changing else question
+            rendered = await made.recall(session, query).render(budget=8000)
+            found = rendered.payload["messages"]
+            assert found[0] == {"role": "system", "content": "Never delete a row."}
+            assert [one for one in found if one["content"] == question]
+            assert not rendered.warnings
+            changed += found[: len(earlier)] != earlier
+            earlier = found
+            calls = [{"id": f"c{call}", "name": "stock", "arguments": "{}"}]
+            await session.ingest("assistant", "", tool_calls=calls)
+            await session.ingest("tool", listed(rng), tool_call_id=f"c{call}")
+        assert (await session.get_session_stats()).tokens > 16_000
+        assert changed <= most * 60
+
+
+async def test_what_a_cut_output_does_not_show_is_recalled() -> None:
+    rng = random.Random(12)
+    async with ACMS("cut", open_storage("memory://"), None) as session:
+        for _ in range(40):
+            await session.ingest("user", said(rng))
+            await session.ingest("assistant", said(rng))
+        await session.ingest("user", "What do we have?")
+        calls = [{"id": "c", "name": "stock", "arguments": "{}"}]
+        await session.ingest("assistant", "", tool_calls=calls)
+        rows = [f"row {n} | {rng.choice(THINGS)} | {1000 + 7 * n}" for n in range(400)]
+        await session.ingest("tool", "\n".join(rows), tool_call_id="c")
+        base = Prompt(OpenAIChat("gpt-4o")).tools([STOCK]).history(session)
+        for asked, there in (("amber drill", False), ("Which row has 2057?", True)):
+            rendered = await base.recall(session, asked).user(asked).render(budget=4000)
+            text = json.dumps(rendered.payload, ensure_ascii=False)
+            assert "[…]" in text
+            assert (rows[151] in text) is there
+
+
 async def test_views_and_prompts_that_choose_anew_keep_nothing(tmp_path: Path) -> None:
     async with ACMS("anew", open_storage(f"sqlite:///{tmp_path}/anew.db"), None) as session:
         rng = random.Random(4)

@@ -8,9 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from acms.errors import TokenBudgetExceededError
-from acms.log.in_force import Unit, effective
-from acms.log.read import SHOWN
-from acms.model import Entry, Json, Kind, Role, Source
+from acms.log.in_force import Unit
+from acms.model import Entry, Json, Kind, Source
 from acms.ports import Frame, TokenCounter
 from acms.recall.pipeline import (
     Gathered,
@@ -19,7 +18,7 @@ from acms.recall.pipeline import (
     cuts,
     fetched,
     gather_newest,
-    leading,
+    instructions,
     ranked,
     recalled,
     took_away,
@@ -93,7 +92,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
     frame = chat_messages.ChatFrame(reader.counter)
     while True:
         gathered = await gather_newest(reader.storage, context, at, frame, asked.budget, reader.stage)
-        lead = _lead(gathered) if gathered.whole else await _leaders(reader, gathered)
+        lead = await instructions(reader.storage, reader.stage, gathered)
         led = {entry.version for unit in lead for entry in unit.entries}
         sequence = (*gathered.older, *gathered.units)
         rest = [unit for unit in sequence if unit.entries[0].version not in led]
@@ -126,28 +125,6 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         except Gone as gone:
             if past is not None:
                 took_away(reader, gone, [past[0]], known)
-
-
-def _lead(gathered: Gathered) -> list[Unit[Entry]]:
-    return gathered.units[: leading(gathered, (Role.SYSTEM, Role.DEVELOPER))]
-
-
-async def _leaders(reader: Reader, gathered: Gathered) -> list[Unit[Entry]]:
-    """Return the leading system and developer messages of a log of which only the end was read."""
-    size = 16
-    while True:
-        entries = await reader.storage.read(gathered.context, at=gathered.version, kinds=SHOWN, limit=size)
-        sequence = effective(entries, gathered.cover)
-        if entries:
-            sequence = [entry for entry in sequence if entry.version <= entries[-1].version or entry.replaces]
-        lead: list[Unit[Entry]] = []
-        for entry in sequence:
-            if entry.role not in (Role.SYSTEM, Role.DEVELOPER):
-                return lead
-            lead.append(Unit((reader.stage.entry(entry),)))
-        if len(entries) < size:
-            return lead
-        size *= 2
 
 
 def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Frame) -> Steps[ChatPlan]:

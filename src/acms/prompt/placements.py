@@ -13,6 +13,7 @@ pure function of such a record and of what was read; `acms.prompt.staying` reads
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -46,9 +47,15 @@ RESULT = 12
 
 FILLED = 0.6
 """Share of what a recall may take that is filled by score alone."""
+OWN = 2 / 3
+"""Share of the room beyond which the newest turn is cut, so that it can go on growing."""
+FAR = 32
+"""How many rooms back the message that began a turn is looked for."""
 
 CUTOFF = 0.2
 """Least relevance, beside the best answer, of what is recalled beyond that."""
+
+_BREAK = re.compile(rf"{re.escape(condense.CUT)}|\n")
 
 _REASONING = ("reasoning", "redacted_thinking")
 """Types of items that hold encrypted reasoning."""
@@ -90,7 +97,7 @@ class Placements(NamedTuple):
     generation: int
     #: Hashes of the requests that were rendered in it: reasoning is sent again only behind one of them.
     sent: tuple[str, ...] = ()
-    #: Summaries in front of it, and how many tokens the text has that is shown of each.
+    #: What stands in front of it: system messages, summaries with the tokens of the text that is shown, a question.
     lead: tuple[tuple[str, int], ...] = ()
     blocks: tuple[Block, ...] = ()
 
@@ -220,6 +227,18 @@ def turn(units: Sequence[Atom], *, asked: bool) -> int:
     return len(units)
 
 
+def called(units: Sequence[Atom], costs: Sequence[int]) -> list[int]:
+    """Return the tokens of each turn's calls of tools and what they answered, oldest first."""
+    found, now = list[int](), 0
+    for unit, cost in zip(units, costs, strict=True):
+        if unit.messages[0].role is Role.USER:
+            found.append(now)
+            now = 0
+        elif len(unit.messages) > 1:
+            now += cost
+    return [*found, now]
+
+
 def position(units: Sequence[Atom], after: int) -> int:
     """Return the unit before which a block stands: the first of those that all came after a version."""
     place = len(units)
@@ -276,6 +295,31 @@ def answers(items: Sequence[ContextItem], least: int, cutoff: float) -> list[Con
         taken += sum(item.token_count for item in group)
     left_out = {item.version for item in items if item.id not in chosen}
     return [item for item in items if item.id in chosen and item.later not in left_out]
+
+
+def visible(units: Sequence[Atom], blocks: Sequence[Block], told: Mapping[str, Quotable]) -> dict[str, str]:
+    """Return what is shown of each entry, by its id."""
+    found: dict[str, str] = {}
+    for message in (message for unit in units for message in unit.messages):
+        text = "\n".join(map(_said, message.parts))
+        found.update((id, found.get(id, "") + text) for id in message.sources)
+    for piece in (piece for one in blocks for piece in one.pieces):
+        text = joined_text(piece.text, told)
+        found.update((id, found.get(id, "") + text) for id in piece.sources)
+    return found
+
+
+def _said(part: Part) -> str:
+    if isinstance(part, ToolResult):
+        return part.output
+    return part.arguments if isinstance(part, ToolCall) else part.text if isinstance(part, Text) else ""
+
+
+def shows(text: str | None, content: str) -> bool:
+    """Return whether what is shown of an entry, None for nothing, says what a recall would say of it."""
+    if text is None or condense.CUT not in text:
+        return text is not None
+    return all(fragment.strip() in text for fragment in _BREAK.split(content))
 
 
 def condensed(unit: Atom, tokens: int, counter: TokenCounter) -> Atom:

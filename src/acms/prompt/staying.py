@@ -25,7 +25,7 @@ from acms.prompt.fit_state import written
 from acms.prompt.placements import Block, Placements
 from acms.prompt.resolve import MARGIN, LogRead
 from acms.prompt.steps import Fixed, Log, Readable, Recalling, Shrinking, Step
-from acms.recall.pipeline import Gathered
+from acms.recall.pipeline import Gathered, instructions
 from acms.recall.planner import SUMMARIES_SHARE
 from acms.results import ContextItems
 
@@ -86,7 +86,7 @@ class Read(NamedTuple):
     gathered: Gathered
     units: list[Atom]
     lead: list[Atom]
-    #: Summaries in front, each with the tokens of the text that is shown of it.
+    #: What stands in front: ids, each with the tokens of the text that is shown of a summary; 0 for a message.
     levels: tuple[tuple[str, int], ...]
     #: Whether the units are all that was ever said and is in force: no summary stands for any of it.
     whole: bool
@@ -264,29 +264,35 @@ class Staying:
 
     async def _alone(self) -> Placed:
         """Show what others know of a session that has said nothing yet."""
-        found = () if self._recall is None else await self._answers(self._room, frozenset(), single=True)
+        found = () if self._recall is None else await self._answers(self._room, {}, single=True)
         return Placed((content.recalled(found),) if found else (), None, None)
 
     async def _go_on(self, kept: Placements) -> Placed | None:
         """Add what the newest turn needs behind what was shown; None when it does not fit."""
         read = await self._read_on(kept)
         units = _reasoned(read.units, kept.began)
-        place = placements.turn(units, asked=self._asked)
+        place = self._turn(read.lead, units)
         if self._recall is not None and not self._answered(kept.blocks, units, place):
+            depth = self._depth
             if any(placements.position(units, one.after) == place for one in kept.blocks):
                 place = len(
                     units
                 )  # something else is asked in the middle of a turn: behind all that was said
+                depth = min(depth, int(placements.HALF * self._left(kept, read._replace(units=units))))
             blocks = [one for one in kept.blocks if placements.position(units, one.after) < place]
             if len(blocks) < len(kept.blocks):  # nothing was said since: a request by itself
                 self._was = None
                 return None
-            seen = _sources([*read.lead, *units], blocks)
-            found = await self._answers(self._depth, seen)
+            seen = placements.visible([*read.lead, *units], blocks, self._told)
+            found = await self._answers(depth, seen)
             blocks.append(self._block(read, units, place, found))
             kept = kept._replace(blocks=tuple(blocks))
-        placed = self._placed(kept, read._replace(units=units))
-        return placed if self._cost(placed.nodes) <= self._room else None
+        read = read._replace(units=units)
+        return self._placed(kept, read) if self._left(kept, read) >= 0 else None
+
+    def _left(self, kept: Placements, read: Read) -> int:
+        """Return the tokens of the room that an epoch leaves."""
+        return self._room - self._cost(self._placed(kept, read).nodes)
 
     def _answered(self, blocks: Sequence[Block], units: Sequence[Atom], place: int) -> bool:
         """Return whether what the newest turn asks was recalled already: at its beginning, or since."""
@@ -296,22 +302,23 @@ class Staying:
 
     async def _begin(self) -> Placed:
         """Begin an epoch: the newest messages, and what answers now."""
-        read = await self._read_newest()
+        read = await self._with_instructions(await self._read_newest())
         units = _reasoned(read.units, read.gathered.version)
         costs = [self._cost([unit]) for unit in units]
+        start = self._start(read, units, costs)
+        read = self._with_question(read, units[:start], costs)
         room = self._room - self._cost(read.lead)
-        start = self._start(read, units, costs, room)
-        single = self._single(units, costs)
+        spare = self._spare(units, costs)
         found: tuple[Piece, ...] = ()
         if self._recall is not None:
             left = room - sum(costs[start:])
-            depth = left if single or (start == 0 and read.whole) else min(self._depth, left)
-            seen = _sources([*read.lead, *units[start:]], ())
-            found = await self._answers(depth, seen, single=single)
-            if single:
-                start, found = self._filled(units, costs, start, room, found)
+            depth = left if start == 0 and read.whole else self._first_depth(units, costs, left, spare)
+            seen = placements.visible([*read.lead, *units[start:]], (), self._told)
+            found = await self._answers(depth, seen, single=spare is not None)
+            if spare is not None:
+                start, found = self._filled(units, costs, start, room - spare, found)
         older, read = tuple(units[:start]), read._replace(units=units[start:])
-        place = placements.turn(read.units, asked=self._asked)
+        place = self._turn(read.lead, read.units)
         blocks = () if self._recall is None else (self._block(read, read.units, place, found),)
         whole = start == 0 and read.whole
         storage = self._session.storage
@@ -325,6 +332,11 @@ class Staying:
         )
         return self._placed(kept, read)._replace(older=older)
 
+    def _first_depth(self, units: Sequence[Atom], costs: Sequence[int], left: int, spare: int | None) -> int:
+        """Return the tokens that an epoch recalls first; half of what is left in the middle of a turn."""
+        depth = self._depth if spare is None else left - spare
+        return max(0, min(depth, left // 2 if placements.called(units, costs)[-1] else left))
+
     def _filled(
         self, units: Sequence[Atom], costs: Sequence[int], start: int, room: int, found: tuple[Piece, ...]
     ) -> tuple[int, tuple[Piece, ...]]:
@@ -336,33 +348,71 @@ class Staying:
             while start and costs[start - 1] <= left:
                 start -= 1
                 left -= costs[start]
-            shown = _sources(units[start:], ())
-            found = tuple([piece for piece in found if shown.isdisjoint(piece.sources)])
+            seen = placements.visible(units[start:], (), self._told)
+            found = tuple([piece for piece in found if not placements.shows(seen.get(piece.id), piece.text)])
 
-    def _single(self, units: Sequence[Atom], costs: Sequence[int]) -> bool:
-        """Return whether a request shares its room with no later one, and is filled: nothing is kept for growth.
+    def _spare(self, units: Sequence[Atom], costs: Sequence[int]) -> int | None:
+        """Return the tokens that an epoch which is filled leaves free for its turn; None where more turns are to fit.
 
-        So it is with the first of its kind, with what keeps nothing, and where turns are so long that the next one
-        would not fit what is left: that is told by how much was said in the epoch before. Where tools are called a
-        request is followed by others of the same turn, and none of them may move anything.
+        A request that shares its room with no later turn is filled: the first of its kind, what keeps nothing, and
+        where turns are so long that the next one would not fit what is left, told by how much was said in the epoch
+        before. The requests of a turn share it in any case: its tools take what those of the turns before took.
         """
         was = self._was
         if self._recall is None or not self._keeps:
-            return not self._keeps
-        if self._tools or any(len(unit.messages) > 1 for unit in units):
-            return False
-        if was is None:
-            return True
-        said = sum(cost for unit, cost in zip(units, costs, strict=True) if unit.first > was.began)
-        return said > max(1, len(was.blocks)) * (self._room * (1 - placements.NEWEST) - self._depth)
+            return None if self._keeps else 0
+        *earlier, now = placements.called(units, costs)
+        if self._tools and not any(earlier):
+            return None
+        if was is not None:
+            said = sum(cost for unit, cost in zip(units, costs, strict=True) if unit.first > was.began)
+            turns = max(1, len(was.blocks))
+            if said <= turns * (self._room * (1 - placements.NEWEST) - self._depth):
+                return None
+        return max(0, max((0, *earlier)) - now, now // 2)
 
-    def _start(self, read: Read, units: Sequence[Atom], costs: Sequence[int], room: int) -> int:
-        """Return the first unit that an epoch shows: all of them fit, or the newest, at least those of the turn."""
+    def _start(self, read: Read, units: Sequence[Atom], costs: Sequence[int]) -> int:
+        """Return the first unit that an epoch shows: all of them fit, or the newest, at least those of the turn.
+
+        Of a turn that leaves no room to grow the newest half of a room is shown.
+        """
+        room = self._room - self._cost(read.lead)
         if (read.whole or (self._recall is None and read.gathered.whole)) and sum(costs) <= room:
             return 0
         share = placements.HALF if self._recall is None else placements.NEWEST
         turn = min(placements.turn(units, asked=self._asked), max(0, len(units) - 1))
-        return placements.newest(costs, int(room * share), room, turn)
+        own = sum(costs[turn:])
+        most = room if turn == len(units) - 1 or own <= room * placements.OWN else int(room * placements.HALF)
+        return placements.newest(costs, int(room * share), most, turn)
+
+    def _with_question(self, read: Read, older: Sequence[Atom], costs: Sequence[int]) -> Read:
+        """Put what the newest turn began with in front, when it is older than what is shown."""
+        turn = placements.turn(read.units, asked=self._asked)
+        if turn >= len(older) or costs[turn] > self._room // 2:
+            return read
+        return read._replace(lead=[*read.lead, older[turn]], levels=(*read.levels, _level(older[turn])))
+
+    async def _with_instructions(self, read: Read) -> Read:
+        """Put the system messages that the log begins with in front, when not all of it is shown."""
+        if read.whole and self._cost(read.units) <= self._room:
+            return read
+        units = self._atoms(await instructions(self._session.storage, self._session.stage, read.gathered))
+        if self._cost(units) > self._room // 2:
+            self.warnings.append(
+                "the system messages that the log begins with take half of the room: they are left out"
+            )
+            return read
+        shown = _sources(units, ())
+        return read._replace(
+            units=[unit for unit in read.units if shown.isdisjoint(unit.messages[0].sources)],
+            lead=[*units, *read.lead],
+            levels=(*map(_level, units), *read.levels),
+        )
+
+    def _turn(self, lead: Sequence[Atom], units: Sequence[Atom]) -> int:
+        """Return the unit before which a block of the newest turn stands, whose beginning may stand in front of all."""
+        front = [unit for unit in lead[-1:] if not any(map(is_summary, unit.messages[0].sources))]
+        return max(0, placements.turn([*front, *units], asked=self._asked) - len(front))
 
     def _block(self, read: Read, units: Sequence[Atom], place: int, found: Sequence[Piece]) -> Block:
         assert self._recall is not None
@@ -414,7 +464,9 @@ class Staying:
             gathered = await self._session.said(budget=wanted)
             units = self._atoms(gathered.units)
             same = self._session.counter.name == self._codec.counter.name
-            if gathered.whole or same or self._cost(units) > self._room:
+            begun = placements.turn(units, asked=self._asked) < len(units) or self._asked or not _calls(units)
+            far = wanted > placements.FAR * self._room
+            if gathered.whole or ((same or self._cost(units) > self._room) and (begun or far)):
                 break
             wanted *= 2
         summaries = [unit for unit in gathered.units if unit.entries[0].kind is Kind.SUMMARY]
@@ -466,7 +518,9 @@ class Staying:
         assert self._recall is not None
         return int(self._session.effort * self._room) if self._recall.tokens is None else self._recall.tokens
 
-    async def _answers(self, depth: int, seen: frozenset[str], *, single: bool = False) -> tuple[Piece, ...]:
+    async def _answers(
+        self, depth: int, seen: Mapping[str, str], *, single: bool = False
+    ) -> tuple[Piece, ...]:
         """Return what answers within a depth and is not seen yet; what is seen counts towards the depth.
 
         `single` takes all that there is room for, else what is far below the best is not worth its tokens.
@@ -482,7 +536,9 @@ class Staying:
                 if single
                 else placements.answers(items, int(tokens * placements.FILLED), placements.CUTOFF)
             )
-            found = content.pieces([item for item in chosen if item.id not in seen], counted=same)
+            found = content.pieces(
+                [one for one in chosen if not placements.shows(seen.get(one.id), one.content)], counted=same
+            )
             over = self._cost([content.recalled(found)]) - depth if found else 0
             if over <= 0:
                 return found
@@ -500,6 +556,16 @@ class Staying:
 def _reasoned(units: Sequence[Atom], began: int) -> list[Atom]:
     """Return units without the reasoning from before an epoch."""
     return [placements.without_reasoning(unit) if unit.first <= began else unit for unit in units]
+
+
+def _level(unit: Atom) -> tuple[str, int]:
+    """Return a message that stands in front, whole, as it is kept."""
+    return unit.messages[0].sources[0], 0
+
+
+def _calls(units: Sequence[Atom]) -> bool:
+    """Return whether the newest unit is a call of a tool with its answer."""
+    return bool(units) and len(units[-1].messages) > 1
 
 
 def _sources(units: Sequence[Atom], blocks: Sequence[Block]) -> frozenset[str]:

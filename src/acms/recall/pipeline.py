@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from acms.errors import SessionNotFoundError
 from acms.log.in_force import NONE, Cover, Stale, Unit, Units, anchor, effective, shown_role, unasked, units
-from acms.log.read import cover_at, read_stretches, version_of
+from acms.log.read import SHOWN, cover_at, read_stretches, version_of
 from acms.model import Entry, Head, Kind, Role, Search, Source, State
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.stage import OPEN, Stage, read
@@ -264,6 +264,30 @@ def leading(gathered: Gathered, roles: Collection[Role]) -> int:
             break
         lead += 1
     return lead
+
+
+INSTRUCTING = (Role.SYSTEM, Role.DEVELOPER)
+"""Roles of messages that say how to behave."""
+
+
+async def instructions(storage: StorageBackend, stage: Stage, gathered: Gathered) -> Sequence[Unit[Entry]]:
+    """Return the system and developer messages that a log begins with, also when only its end was read."""
+    if gathered.whole:
+        return gathered.units[: leading(gathered, INSTRUCTING)]
+    size = 16
+    while True:
+        entries = await storage.read(gathered.context, at=gathered.version, kinds=SHOWN, limit=size)
+        sequence = effective(entries, gathered.cover)
+        if entries:
+            sequence = [entry for entry in sequence if entry.version <= entries[-1].version or entry.replaces]
+        found: list[Unit[Entry]] = []
+        for entry in sequence:
+            if entry.role not in INSTRUCTING:
+                return found
+            found.append(Unit((stage.entry(entry),)))
+        if len(entries) < size:
+            return found
+        size *= 2
 
 
 # ── recall ──────────────────────────────────────────────────────────────────────────────────────────────────────────
