@@ -285,8 +285,10 @@ class Staying:
                 return None
             seen = placements.visible([*read.lead, *units], blocks, self._told)
             found = await self._answers(depth, seen)
-            blocks.append(self._block(read, units, place, found))
-            kept = kept._replace(blocks=tuple(blocks))
+            kept, read = kept._replace(blocks=tuple(blocks)), read._replace(units=units)
+            if found and self._left(kept, read) < self._cost([content.recalled(found)]):
+                return None
+            kept = kept._replace(blocks=(*blocks, self._block(read, units, place, found)))
         read = read._replace(units=units)
         return self._placed(kept, read) if self._left(kept, read) >= 0 else None
 
