@@ -331,6 +331,9 @@ async def test_a_turn_longer_than_the_room_keeps_its_question_and_mostly_grows(
             assert found[0] == {"role": "system", "content": "Never delete a row."}
             assert [one for one in found if one["content"] == question]
             assert not rendered.warnings
+            listed_for = await session.messages(query, budget=4000)
+            assert listed_for[0]["content"] == "Never delete a row."
+            assert [one for one in listed_for if one["content"] == question]
             changed += found[: len(earlier)] != earlier
             earlier = found
             calls = [{"id": f"c{call}", "name": "stock", "arguments": "{}"}]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from acms.errors import TokenBudgetExceededError
 from acms.log.in_force import Unit
-from acms.model import Entry, Json, Kind, Source
+from acms.model import Entry, Json, Kind, Role, Source
 from acms.ports import Frame, TokenCounter
+from acms.prompt.placements import FAR, HALF, OWN
 from acms.recall.pipeline import (
     Gathered,
     Gone,
@@ -91,7 +92,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
 
     frame = chat_messages.ChatFrame(reader.counter)
     while True:
-        gathered = await gather_newest(reader.storage, context, at, frame, asked.budget, reader.stage)
+        gathered = await _gather_turn(reader, context, at, frame, asked.budget)
         lead = await instructions(reader.storage, reader.stage, gathered)
         led = {entry.version for unit in lead for entry in unit.entries}
         sequence = (*gathered.older, *gathered.units)
@@ -125,6 +126,33 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         except Gone as gone:
             if past is not None:
                 took_away(reader, gone, [past[0]], known)
+
+
+async def _gather_turn(
+    reader: Reader, context: str, at: int | None, frame: chat_messages.ChatFrame, budget: int
+) -> Gathered:
+    """Read the newest messages that a budget could hold, and on to what the newest turn began with."""
+    wanted = budget
+    while True:
+        gathered = await gather_newest(reader.storage, context, at, frame, wanted, reader.stage)
+        units = gathered.units
+        if gathered.whole or wanted > FAR * budget or not _calls(units) or _turn(units) < len(units):
+            return gathered
+        wanted *= 4
+
+
+def _calls(units: Sequence[Unit[Entry]]) -> bool:
+    """Return whether the newest unit is a call of a tool with its answer."""
+    return bool(units) and len(units[-1].entries) > 1
+
+
+def _turn(units: Sequence[Unit[Entry]]) -> int:
+    """Return the message of the user that calls of tools came after since; the number of units when there is none."""
+    place = len(units)
+    while place and len(units[place - 1].entries) > 1:
+        place -= 1
+    begun = 0 < place < len(units) and units[place - 1].entries[0].role is Role.USER
+    return place - 1 if begun else len(units)
 
 
 def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Frame) -> Steps[ChatPlan]:
@@ -165,9 +193,16 @@ def _plan_chat(
     newest = [candidate(unit, Source.WINDOW, frame) for unit in material.rest]
     kept = [Choice(one, True, "keep", "a leading system message") for one in leading]
     room = limit - (chat_messages.PRIMER if leading or newest else 0) - sum(one.tokens for one in leading)
+    turn = _turn(material.rest)
+    own = sum(one.tokens for one in newest[turn:])
+    if own > room * OWN and newest[turn].tokens <= room // 2:
+        question = newest.pop(turn)
+        kept.append(Choice(question, True, "keep", "what the newest turn began with"))
+        room -= question.tokens
+        own = int(room * HALF)
     chosen = _Chosen(suffix(newest, room))
     if material.past is not None:
-        chosen = yield from _choose_past(material, asked, counter, text, newest, room)
+        chosen = yield from _choose_past(material, asked, counter, text, newest, room, own)
     choices = [*kept, *chosen.window]
     items = [item for choice in choices if choice.included for item in present(choice, counter, frame)]
     if items and items[-1].truncated and not items[-1].token_count:
@@ -186,12 +221,17 @@ def _choose_past(
     text: Frame,
     newest: Sequence[Candidate],
     room: int,
+    own: int,
 ) -> Steps[_Chosen]:
-    """Choose what the past answers within its share, then the newest messages in the room that is left."""
+    """Choose what the past answers within its share, then the newest messages in the room that is left.
+
+    `own` tokens of these are the newest turn's, which calls tools and is not cut for the past.
+    """
     assert material.past is not None
     offered = material.past[1]
     summarised = any(one.unit.entries[0].kind is Kind.SUMMARY for one in newest)
     reserved = int(max(0, room) * (RECALL_SHARE - SUMMARIES_SHARE * summarised))
+    reserved = max(0, min(reserved, room - own))
     left = room - sum(one.tokens for one in newest)
     if material.gathered.whole and left >= 0:  # the history fits: it is not cut for what else is known
         reserved = min(reserved, left)
