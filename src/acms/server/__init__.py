@@ -13,7 +13,7 @@ try:
     from acms.server.config import Limits, ServerConfig
 except ImportError as missing:
     package = (missing.name or "").partition(".")[0]
-    if package not in ("pydantic", "prometheus_client"):
+    if package not in ("prometheus_client", "pydantic", "starlette"):
         raise
     raise MissingExtraError("server", package) from None
 

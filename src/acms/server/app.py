@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Literal
 
+from starlette.middleware import Middleware
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.routing import Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from acms.config import ACMSConfig
 from acms.contract.providers import KnowledgeSource
+from acms.errors import NotFoundError
 from acms.observability.logging import log, safe_error
 from acms.ports import Embedder, Reflector, Reranker, Summarizer
-from acms.server.asgi import Receive, Scope, Send
 from acms.server.config import ServerConfig
-from acms.server.dispatch import Door
+from acms.server.dispatch import routes
+from acms.server.middleware import RequestMiddleware
 from acms.server.openapi import document
 from acms.server.routes.table import OPERATIONS
 from acms.server.service import Service
@@ -22,44 +29,45 @@ from acms.server.tenants import Engine
 __all__ = ["App", "create_app"]
 
 
-class App(Service):
-    """The HTTP service over one store; an ASGI application with a lifespan."""
+class App(Router, Service):
+    """The HTTP service over one store: a router of Starlette with a lifespan."""
 
     def __init__(self, url: str, config: ServerConfig, engine: Engine) -> None:
-        super().__init__(url, config, engine, document(OPERATIONS, version("acms-engine")))
-        self._door = Door(self, OPERATIONS)
+        Service.__init__(self, url, config, engine, document(OPERATIONS, version("acms-engine")))
+        self._mounts = Router(default=_nothing)
+        super().__init__(
+            routes(self, OPERATIONS),
+            redirect_slashes=False,
+            default=ExceptionMiddleware(self._mounts),
+            lifespan=self._running,
+            middleware=[Middleware(RequestMiddleware, service=self)],
+        )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or start and stop with the server."""
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        elif scope["type"] == "http":
-            self.open_requests += 1
-            self.idle.clear()
-            try:
-                await self._door(scope, receive, send)
-            finally:
-                self.open_requests -= 1
-                if not self.open_requests:
-                    self.idle.set()
-        else:
-            await send({"type": "websocket.close", "code": 1000})
+    def mount(self, path: str, app: ASGIApp, name: str | None = None) -> None:
+        """Serve another ASGI application below a path: an MCP server, `StaticFiles`. The service's own paths go first.
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                try:
-                    await self.start()
-                except Exception as error:
-                    log(logging.ERROR, "start_failed", error=safe_error(error))
-                    await send({"type": "lifespan.startup.failed", "message": safe_error(error)})
-                    return
-                await send({"type": "lifespan.startup.complete"})
-            else:
-                await self.stop()
-                await send({"type": "lifespan.shutdown.complete"})
-                return
+        It is called by the names and from the pages that the service allows; its answers have the service's header
+        fields where they say nothing else, so a page brings a Content-Security-Policy of its own. It is *not* behind
+        the keys and is given no tenant: who may use it is for itself to say. Numbers and log call it `unknown`. Its
+        lifespan is not run, and no WebSocket reaches it.
+        """
+        self._mounts.mount(path, app, name)
+
+    @asynccontextmanager
+    async def _running(self, _: object) -> AsyncGenerator[None]:
+        """Start and stop with the server."""
+        try:
+            await self.start()
+        except Exception as error:
+            log(logging.ERROR, "start_failed", error=safe_error(error))
+            raise RuntimeError(safe_error(error)) from None  # a server writes it down
+        yield
+        await self.stop()
+
+
+async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer what leads nowhere."""
+    raise NotFoundError("there is nothing at this path", options=("GET /openapi.json lists what there is",))
 
 
 def create_app(

@@ -17,8 +17,8 @@ __all__ = ["Deadline", "Deadlines", "within"]
 T = TypeVar("T")
 
 
-async def within(work: Awaitable[T], deadlines: Deadlines | None) -> T:
-    """Return what is waited for; `DeadlineError` when it takes longer than there is time for."""
+async def within(work: Awaitable[T], deadlines: Deadlines | None, late: str = "it took more than") -> T:
+    """Return what is waited for; `DeadlineError`, whose text begins with `late`, when there is no time for it."""
     if deadlines is None:
         return await work
     deadline = Deadline(deadlines)
@@ -28,7 +28,7 @@ async def within(work: Awaitable[T], deadlines: Deadlines | None) -> T:
     except TimeoutError:
         if not deadline.expired:
             raise
-        raise DeadlineError(f"it took more than {deadlines.seconds:g} seconds") from None
+        raise DeadlineError(f"{late} {deadlines.seconds:g} seconds") from None
 
 
 class Deadlines:
@@ -37,7 +37,7 @@ class Deadlines:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         #: What is under way, oldest first, and when its time is up.
-        self._ends: dict[Deadline, float] = {}
+        self.under_way: dict[Deadline, float] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Whether there is a timer; it runs on for nothing when all of them were in time.
         self._timed = False
@@ -47,25 +47,21 @@ class Deadlines:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # the other one has ended, and its timers with it
             self._loop, self._timed = loop, False
-            self._ends.clear()
-        self._ends[deadline] = end = loop.time() + self.seconds
+            self.under_way.clear()
+        self.under_way[deadline] = end = loop.time() + self.seconds
         if not self._timed:
             self._timed = True
             loop.call_at(end, self._look)
 
-    def end(self, deadline: Deadline) -> None:
-        """Take a deadline away."""
-        self._ends.pop(deadline, None)
-
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        while self._ends:
-            deadline, end = next(iter(self._ends.items()))
+        while self.under_way:
+            deadline, end = next(iter(self.under_way.items()))
             if end > now:
                 loop.call_at(end, self._look)
                 return
-            del self._ends[deadline]
+            del self.under_way[deadline]
             deadline.expire()
         self._timed = False
 
@@ -95,7 +91,7 @@ class Deadline:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        self._deadlines.end(self)
+        self._deadlines.under_way.pop(self, None)
         # Somebody else may have cancelled the task too: then it stays cancelled.
         if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -30,6 +31,10 @@ MEDIA = CONTENT_TYPE_LATEST
 """Media type of the numbers."""
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SHARES = (0.0, 0.1, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+
+
+def _child(metric: Any, *labels: str) -> Any:
+    return metric.labels(*labels)
 
 
 class Metrics:
@@ -78,14 +83,8 @@ class Metrics:
         )
         self.open = Gauge("acms_http_requests_open", "Requests under way.", registry=own)
         self.tenants = Gauge("acms_tenants_open", "Stores that are open.", registry=own)
-        #: Children by their labels: looking them up costs more than counting.
-        self._known: dict[tuple[Any, ...], Any] = {}
-
-    def _child(self, metric: Counter | Histogram, *labels: str) -> Any:
-        found = self._known.get((metric, labels))
-        if found is None:
-            found = self._known[metric, labels] = metric.labels(*labels)
-        return found
+        #: Finds the child with some labels: looking it up in the metric costs more than counting.
+        self._child = cache(_child)
 
     def request(self, operation: str, method: str, status: int, code: str, seconds: float) -> None:
         """Count one answered request."""

@@ -1,0 +1,164 @@
+"""Around every request, also to a mounted application: id, span, numbers, log line, header fields, problem details."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping
+from random import getrandbits
+from time import perf_counter
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from acms.contract import problem_details
+from acms.errors import ACMSError, MethodError, RateLimitError, ValidationError
+from acms.observability.logging import correlation_id, log, logger, safe_error
+from acms.observability.tracing import request_span
+from acms.server import wire
+from acms.server.operation import Operation
+from acms.server.service import Service
+
+__all__ = ["EXCHANGE", "Exchange", "RequestMiddleware"]
+
+EXCHANGE = "acms.exchange"
+"""Where the scope of a request keeps its `Exchange`."""
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_FIELDS: Mapping[bytes, bytes] = {
+    b"cache-control": b"no-store",
+    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"referrer-policy": b"no-referrer",
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+}
+"""What every answer tells a browser that should never have come here."""
+
+
+class Exchange:
+    """One request, and what is known of its answer."""
+
+    def __init__(self, scope: Scope) -> None:
+        #: Header fields of the request by lower-case name; of several the last one.
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        given = self.headers.get("x-request-id", "")
+        self.request_id = given if _ID.fullmatch(given) else f"req_{getrandbits(80):020x}"
+        #: Header fields of the answer unless it says otherwise.
+        self.fields = {**_FIELDS, b"x-request-id": self.request_id.encode("latin-1")}
+        self.operation: Operation | None = None
+        #: Who asked, for the log.
+        self.who: Mapping[str, str] = {}
+        #: Status of the answer; 0 before it begins.
+        self.status = 0
+        #: Code of the error; "" when there was none.
+        self.code = ""
+
+    def completing(self, send: Send, *, bare: bool) -> Send:
+        """Return what sends the answer, with the header fields it lacks; a bare one without its body.
+
+        It is not kept here: the server's connection, the scope and this would hold on to each other.
+        """
+
+        async def complete(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self.status, given = message["status"], message.get("headers", ())
+                for name, _ in given:
+                    self.fields.pop(name, None)
+                message["headers"] = [*self.fields.items(), *given]
+            elif bare and message["type"] == "http.response.body":
+                message["body"] = b""
+            await send(message)
+
+        return complete
+
+
+class RequestMiddleware:
+    """ASGI middleware around a service. It answers HTTP alone: a WebSocket is closed."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "http":
+            await self._observed(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _observed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; count, trace and log how."""
+        service, method, began = self._service, scope["method"], perf_counter()
+        scope[EXCHANGE] = exchange = Exchange(scope)
+        service.open_requests += 1
+        service.idle.clear()
+        correlated = correlation_id.set(exchange.request_id)
+        with request_span(method, exchange.headers) as span:
+            try:
+                await self._answered(scope, receive, exchange.completing(send, bare=method == "HEAD"))
+            except asyncio.CancelledError:
+                exchange.code = "CANCELLED"
+                raise
+            finally:
+                seconds = perf_counter() - began
+                operation = exchange.operation
+                name, route = ("unknown", "") if operation is None else (operation.name, operation.path)
+                said: dict[str, Any] = {"operation": name, "status": exchange.status, "code": exchange.code}
+                service.metrics.request(name, method, exchange.status, exchange.code, seconds)
+                span.done(**said, route=route)
+                if logger.isEnabledFor(logging.INFO):
+                    log(logging.INFO, "request", **said, ms=round(1000 * seconds, 3), **exchange.who)
+                correlation_id.reset(correlated)
+                service.open_requests -= 1
+                if not service.open_requests:
+                    service.idle.set()
+
+    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let in who may call at all, and answer a problem when something goes wrong."""
+        exchange: Exchange = scope[EXCHANGE]
+        try:
+            exchange.fields.update(self._service.gate.visit(scope["method"], exchange.headers))
+            if scope["method"] == "OPTIONS" and "access-control-request-method" in exchange.headers:
+                await Response(status_code=204)(scope, receive, send)
+            else:
+                await self._app(scope, receive, send)
+        except ClientDisconnect:
+            exchange.code = "CLIENT_GONE"
+        except ACMSError as error:
+            await _problem(error, exchange)(scope, receive, send)
+        except Exception as error:
+            log(logging.ERROR, "request_broke", error=safe_error(error))
+            await _problem(ACMSError(), exchange)(scope, receive, send)
+
+
+def _problem(error: ACMSError, exchange: Exchange) -> Response:
+    """Return a problem of RFC 9457 as the answer; raises the error when an answer has begun."""
+    exchange.code = error.code
+    status = problem_details.status_of(error)
+    if status == 500:
+        log(logging.ERROR, "request_failed", error=safe_error(error))
+    if exchange.status:  # a stream that breaks: the client sees that it is not whole
+        raise error
+    headers: dict[str, str] = {}
+    if isinstance(error, RateLimitError):
+        headers["Retry-After"] = str(max(1, round(error.retry_after + 0.5)))
+    elif status == 503:
+        headers["Retry-After"] = "1"
+    if error.code == "UNAUTHENTICATED":
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, MethodError):
+        headers["Allow"] = ", ".join(error.options)
+    contract = exchange.operation is not None and exchange.operation.contract
+    if isinstance(error, ValidationError) and not contract:
+        error = wire.named_on_wire(error)
+    written = problem_details.problem(error, request_id=exchange.request_id)
+    if contract:
+        written |= {"message": written["detail"], "request_id": exchange.request_id}
+        if error.retryable:
+            headers["X-Retry-After-Ms"] = str(1000 * int(headers.get("Retry-After", "1")))
+    return Response(wire.written(written), written["status"], headers, problem_details.MEDIA)
