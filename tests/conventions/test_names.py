@@ -49,7 +49,6 @@ OTHERWISE = {
     "certainty": """
         client.nouns.certainty results.Certainty results.certainty server.routes.recall.CertaintyShape
     """,
-    "lead": "prompt.messages._lead",
     "letter": """
         contract.schema.letters contract.session_source._letters
         recall.planner._begins_with_letter
