@@ -301,7 +301,7 @@ def visible(units: Sequence[Atom], blocks: Sequence[Block], told: Mapping[str, Q
     """Return what is shown of each entry, by its id."""
     found: dict[str, str] = {}
     for message in (message for unit in units for message in unit.messages):
-        text = "\n".join(map(_said, message.parts))
+        text = "\n".join(map(_part_text, message.parts))
         found.update((id, found.get(id, "") + text) for id in message.sources)
     for piece in (piece for one in blocks for piece in one.pieces):
         text = joined_text(piece.text, told)
@@ -309,7 +309,7 @@ def visible(units: Sequence[Atom], blocks: Sequence[Block], told: Mapping[str, Q
     return found
 
 
-def _said(part: Part) -> str:
+def _part_text(part: Part) -> str:
     if isinstance(part, ToolResult):
         return part.output
     return part.arguments if isinstance(part, ToolCall) else part.text if isinstance(part, Text) else ""
