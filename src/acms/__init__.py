@@ -1,5 +1,7 @@
 """ACMS: a context engine for LLM agents. Every public name, and nothing else."""
 
+from typing import TYPE_CHECKING
+
 from acms.config import (
     ACMSConfig,
     CacheConfig,
@@ -122,9 +124,18 @@ from acms.results import (
     Tree,
     Verdict,
 )
+from acms.runtime.lazy import lazily
 from acms.session import ACMS
 from acms.storage import open_storage
 from acms.view import View
+
+if TYPE_CHECKING:
+    from acms.prompt.builder import Prompt
+    from acms.runtime.version import __version__
+
+__getattr__, __dir__ = lazily(
+    __name__, {"Prompt": "acms.prompt.builder", "__version__": "acms.runtime.version"}
+)
 
 __all__ = [
     "ACMS",
@@ -198,6 +209,7 @@ __all__ = [
     "PreconditionError",
     "Privacy",
     "PrivacyConfig",
+    "Prompt",
     "PromptFailed",
     "PromptRendered",
     "Proposal",
@@ -245,6 +257,7 @@ __all__ = [
     "Verdict",
     "View",
     "WorkerConfig",
+    "__version__",
     "correlation",
     "open_storage",
 ]

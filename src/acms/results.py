@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -259,7 +259,7 @@ class Ledger:
 
 
 class ContextItems(Sequence[ContextItem]):
-    """Recalled or windowed items in the order in which the model should see them."""
+    """Recalled or windowed items in the order in which the model should see them; it reads as a list of them does."""
 
     __slots__ = ("_items", "budget", "context", "coverage", "ledger", "tier", "tokens", "version")
 
@@ -290,15 +290,23 @@ class ContextItems(Sequence[ContextItem]):
     @overload
     def __getitem__(self, index: int) -> ContextItem: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[ContextItem, ...]: ...
-    def __getitem__(self, index: int | slice) -> ContextItem | tuple[ContextItem, ...]:
-        return self._items[index]
+    def __getitem__(self, index: slice) -> list[ContextItem]: ...
+    def __getitem__(self, index: int | slice) -> ContextItem | list[ContextItem]:
+        return list(self._items[index]) if isinstance(index, slice) else self._items[index]
 
     def __len__(self) -> int:
         return len(self._items)
 
     def __eq__(self, other: object) -> bool:
+        if isinstance(other, list):
+            return list(self._items) == other
         return isinstance(other, ContextItems) and self._items == other._items
+
+    def __add__(self, other: Iterable[ContextItem]) -> list[ContextItem]:
+        return [*self._items, *other]
+
+    def __radd__(self, other: Iterable[ContextItem]) -> list[ContextItem]:
+        return [*other, *self._items]
 
     def __repr__(self) -> str:
         return f"<ContextItems {len(self)} items, {self.tokens} of {self.budget} tokens, v{self.version}>"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal
 
 from acms import compose
@@ -40,7 +41,7 @@ from acms.privacy.modes import stored_mode
 from acms.recall.planner import media_tokens
 from acms.results import Branch, Compaction, Erasure, IndexStats, MessageReceipt
 from acms.session_state import SharedSession
-from acms.storage import handles
+from acms.storage import handles, open_storage
 from acms.storage.wrapper import CachedStorage, CacheStats
 from acms.text.markers import detect
 from acms.view import View
@@ -65,7 +66,8 @@ class ACMS(View):
     """Session-scoped context manager for agents (seed 004).
 
     `session_id` names the conversation within its namespace; the log is created by the first write. One object is one
-    session; many objects and processes may share a session and a storage. With an `embedder` recall ranks by words and
+    session; many objects and processes may share a session and a storage, which is a handle, or the URL or the path of
+    one of its own. With an `embedder` recall ranks by words and
     by meaning, with None by words alone; "auto" is the local embedder where the extra `local` is installed, else None.
     With a `reflector` closed episodes are distilled into facts in the background.
     A `reranker` scores the best candidates of a recall again, before what is shown is chosen. Whoever made these closes
@@ -75,7 +77,7 @@ class ACMS(View):
     def __init__(
         self,
         session_id: str,
-        storage: StorageBackend,
+        storage: StorageBackend | str | Path,
         embedder: Embedder | Literal["auto"] | None = "auto",
         *,
         reflector: Reflector | None = None,
@@ -88,7 +90,7 @@ class ACMS(View):
         self._begin(
             SharedSession(
                 session_id,
-                storage,
+                open_storage(storage) if isinstance(storage, str | Path) else storage,
                 token_counter,
                 config,
                 namespace,
@@ -107,7 +109,8 @@ class ACMS(View):
         self.last_receipt: MessageReceipt | None = None
 
     async def __aenter__(self) -> ACMS:
-        """Open the session."""
+        """Open the session, also one that was closed."""
+        self._shared.closed = False
         self._shared.retain()
         return self
 
@@ -119,8 +122,10 @@ class ACMS(View):
         """Finish what is being written and let go of the storage, which closes with its last user; idempotent.
 
         The last user waits two seconds at most for vectors that are being made; the next session makes the others.
+        Every later call raises `HandleError`, also of a view, until the session is entered again.
         """
         await self._writer.idle()
+        self._shared.closed = True
         if self._shared.retained:
             self._shared.retained = False
             await self._shared.settle()

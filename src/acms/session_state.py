@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from acms.config import ACMSConfig
-from acms.errors import ConfigurationError, EntryNotFoundError, SessionNotFoundError
+from acms.errors import ConfigurationError, EntryNotFoundError, HandleError, SessionNotFoundError
 from acms.jobs import requests
 from acms.jobs.requests import CompactionRequest
 from acms.log import validation
@@ -113,13 +113,13 @@ class SharedSession:
         self._indexes: Indexes | None = None
         self.context_id: str | None = None
         self._creating: asyncio.Future[str] | None = None
-        self.retained = False
+        self.retained = self.closed = False
 
     def sibling(self, context: Context) -> SharedSession:
         """Return the same for another log of this namespace."""
         found = copy(self)
         found.session_id, found.context_id = context.key or context.id, context.id
-        found._embedding, found._creating, found.retained = None, None, False
+        found._embedding, found._creating, found.retained, found.closed = None, None, False, False
         return found
 
     @property
@@ -236,7 +236,11 @@ class SharedSession:
         return EntryNotFoundError(f"the session {self.session_id!r} has no entry {id!r}")
 
     def retain(self) -> None:
-        """Count as a user of the storage handle, once."""
+        """Count as a user of the storage handle, once; `HandleError` when the session was closed."""
+        if self.closed:
+            raise HandleError(
+                "the session is closed", options=("open it again: `async with session:`", "make another one")
+            )
         if not self.retained:
             handles.retain(self.handle)
             self.retained = True

@@ -380,7 +380,7 @@ def test_a_retry_waits_longer_each_time_up_to_a_limit() -> None:
     assert spread.delay(2, 1.0) == 1.0
 
 
-@pytest.mark.parametrize("given", ["memory://", None, 7, InMemoryKV, InMemoryKV()], ids=range(5))
+@pytest.mark.parametrize("given", [None, 7, InMemoryKV, InMemoryKV()], ids=range(4))
 @pytest.mark.parametrize("door", [ACMS, sync.ACMS], ids=["async", "blocking"])
 def test_what_is_no_store_is_told_what_would_be_one(door: Any, given: Any) -> None:
     with pytest.raises(ConfigurationError, match="storage must be an open store") as caught:

@@ -36,6 +36,7 @@ from acms import (
     correlation,
     open_storage,
 )
+from acms.errors import HandleError
 from acms.recall.pipeline import gather_all, plan_window
 from acms.storage import MemoryStorage
 from acms.storage.wrapper import WrapperStorage
@@ -976,10 +977,8 @@ class Counted(WrapperStorage):
 async def test_close_is_idempotent_and_lets_the_store_go(url: str) -> None:
     storage = Counted(open_storage(url))
     session = session_on(storage)
-    await session.close()
-    assert storage.closed == 0
-    await fill(session, "x")
-    await session.close()
+    async with session:
+        await fill(session, "x")
     await session.close()
     assert storage.closed == 1
 
@@ -991,13 +990,34 @@ async def test_a_session_needs_no_with_block(url: str) -> None:
     await session.close()
 
 
-async def test_a_closed_session_opens_again_when_it_is_used(storage: Storage) -> None:
+async def test_a_closed_session_does_nothing_until_it_is_entered_again(storage: Storage) -> None:
     session = session_on(storage)
     await fill(session, "x")
+    view = session.at(1)
     await session.close()
-    await fill(session, "y")
-    assert contents(await session.window(100)) == ["x", "y"]
-    await session.close()
+    for call in (fill(session, "y"), session.recall("x"), session.compact(), view.window(100)):
+        with pytest.raises(HandleError, match="the session is closed"):
+            await call
+    async with session:
+        await fill(session, "y")
+        assert contents(await session.window(100)) == ["x", "y"]
+
+
+async def test_a_session_opens_the_store_that_a_url_or_a_path_names(tmp_path: Path) -> None:
+    async with ACMS("s", f"sqlite:///{tmp_path}/log.db", None) as session:
+        await session.ingest("user", "x")
+    async with ACMS("s", tmp_path / "log.db", None) as session:
+        assert contents(await session.window(100)) == ["x"]
+
+
+async def test_items_read_as_a_list(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        await fill(session, "x", "y")
+        items = await session.window(100)
+        assert items == list(items)
+        assert items[:1] + items[1:] == items
+        assert [*items, *items] == items + items
+        assert contents(items[:1]) == ["x"]
 
 
 async def test_a_shared_store_stays_open_until_its_last_session_leaves(url: str) -> None:

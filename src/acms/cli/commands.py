@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
@@ -55,10 +54,9 @@ with suppress(ModuleNotFoundError):  # `acms eval` comes with the distribution a
 
 def _version(wanted: bool) -> None:
     if wanted:
-        try:
-            typer.echo(version("acms-engine"))
-        except PackageNotFoundError:
-            typer.echo("unknown")
+        from acms.runtime.version import __version__
+
+        typer.echo(__version__)
         raise typer.Exit
 
 

@@ -19,6 +19,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from acms import client as _client
@@ -160,7 +161,7 @@ class ACMS(View):
     def __init__(
         self,
         session_id: str,
-        storage: StorageBackend,
+        storage: StorageBackend | str | Path,
         embedder: Embedder | Literal["auto"] | None = "auto",
         *,
         reflector: Reflector | None = None,

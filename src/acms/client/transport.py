@@ -268,11 +268,11 @@ class Transport:
     def _open(self) -> httpx2.AsyncClient:
         loop = asyncio.get_running_loop()
         if self._client is None:
-            from importlib.metadata import version
-
             import httpx2
 
-            headers = {"accept": "application/json", "user-agent": f"acms-python/{version('acms-engine')}"}
+            from acms.runtime.version import __version__
+
+            headers = {"accept": "application/json", "user-agent": f"acms-python/{__version__}"}
             if self._key is not None:
                 headers["authorization"] = f"Bearer {self._key.reveal()}"
             self._client = httpx2.AsyncClient(

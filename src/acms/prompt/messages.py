@@ -195,7 +195,7 @@ def _plan_chat(
     room = limit - (chat_messages.PRIMER if leading or newest else 0) - sum(one.tokens for one in leading)
     turn = _turn(material.rest)
     own = sum(one.tokens for one in newest[turn:])
-    if own > room * OWN and newest[turn].tokens <= room // 2:
+    if own and own > room * OWN and newest[turn].tokens <= room // 2:
         question = newest.pop(turn)
         kept.append(Choice(question, True, "keep", "what the newest turn began with"))
         room -= question.tokens

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from typing import Literal
 
 from starlette.middleware import Middleware
@@ -18,6 +17,7 @@ from acms.contract.providers import KnowledgeSource
 from acms.errors import NotFoundError
 from acms.observability.logging import log, safe_error
 from acms.ports import Embedder, Reflector, Reranker, Summarizer
+from acms.runtime.version import __version__
 from acms.server.config import ServerConfig
 from acms.server.dispatch import routes
 from acms.server.middleware import RequestMiddleware
@@ -33,7 +33,7 @@ class App(Router, Service):
     """The HTTP service over one store: a router of Starlette with a lifespan."""
 
     def __init__(self, url: str, config: ServerConfig, engine: Engine) -> None:
-        Service.__init__(self, url, config, engine, document(OPERATIONS, version("acms-engine")))
+        Service.__init__(self, url, config, engine, document(OPERATIONS, __version__))
         self._mounts = Router(default=_nothing)
         super().__init__(
             routes(self, OPERATIONS),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, unquote, urlsplit
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from acms.errors import ConfigurationError, MissingExtraError
 from acms.ports import Handle
@@ -42,8 +44,8 @@ _HOMES = {
 __getattr__, __dir__ = lazily(__name__, _HOMES)
 
 
-def open_storage(url: str) -> Handle:
-    """Return a handle on the store a URL names; it is opened by its first use.
+def open_storage(url: str | Path) -> Handle:
+    """Return a handle on the store a URL names; it is opened by its first use. A `Path` is that of a SQLite file.
 
         memory://                                      gone with the object
         sqlite:///notes.db                             a file, relative to the working folder
@@ -64,22 +66,33 @@ def open_storage(url: str) -> Handle:
     """
     from acms.storage import urls
 
-    scheme, _, _ = url.partition("://")
+    if isinstance(url, Path):
+        return _sqlite(f"sqlite:///{quote(str(url))}") or _unknown("the path is empty", str(url))
+    if not isinstance(url, str):
+        return _unknown(f"a store is named by a URL or a Path, not by {type(url).__name__}", "")
+    scheme, _, rest = url.partition("://")
     if scheme in ("postgresql", "postgres"):
         return _postgres(url)
+    if scheme == "sqlite" and rest.partition("?")[0] in (":memory:", "/:memory:"):
+        return _unknown("a store in memory is named memory://", "")
     found = {"memory": _memory, "sqlite": _sqlite}.get(scheme, _shard)(url)
-    if found is not None:
-        return found
-    raise ConfigurationError(
-        f"{urls.without_password(url)!r} does not name a store",
-        options=(
-            "memory://",
-            "sqlite:///file.db",
-            "sqlite:///file.db?mode=ro&tenant=acme",
-            "postgresql://user@host/database?tenant=acme",
-            "shards.toml?tenant=acme",
-        ),
+    return found or _unknown(f"{urls.without_password(url)!r} does not name a store", url)
+
+
+_FILE = re.compile(r"(?:sqlite:/{0,2})?([\w./~-]+\.(?:db|sqlite3?))")
+
+
+def _unknown(message: str, given: str) -> NoReturn:
+    """Raise `ConfigurationError` with what may be given; first what was probably meant."""
+    meant = _FILE.fullmatch(given)
+    options = (
+        "memory://",
+        "sqlite:///file.db",
+        "sqlite:///file.db?mode=ro&tenant=acme",
+        "postgresql://user@host/database?tenant=acme",
+        "shards.toml?tenant=acme",
     )
+    raise ConfigurationError(message, options=(f"sqlite:///{meant[1]}", *options) if meant else options)
 
 
 def _options(query: str) -> dict[str, str]:
