@@ -232,21 +232,21 @@ def _are_parts(hint: Any) -> bool:
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def write(noun: object, kind: type[Any] | None = None) -> dict[str, Json]:
+def write(noun: object, kind: type[Any] | None = None, *, wire: bool = True) -> dict[str, Json]:
     """Write a noun as JSON, as one of another class if that is given: what this one shows, and no more."""
-    return writer(kind or type(noun))(noun)
+    return writer(kind or type(noun), wire)(noun)
 
 
 @cache
-def writer(kind: type[Any]) -> Callable[[Any], dict[str, Json]]:
+def writer(kind: type[Any], wire: bool = True) -> Callable[[Any], dict[str, Json]]:
     """Return what writes nouns of a class as JSON."""
-    plain = [one for one in members(kind) if one.derive is None]
-    names = [one.name for one in plain]
-    get = attrgetter(*[one.field for one in plain])
+    shown = members(kind, wire)
+    plain = [one for one in shown if one.derive is None]
+    names, get = [one.name for one in plain], attrgetter(*[one.field for one in plain])
     if len(plain) == 1:
         get = _alone(get)
-    converted = [(one.name, how) for one in plain if (how := _writes(one.hint, one.field)) is not None]
-    derived = [(one.name, one.derive) for one in members(kind) if one.derive is not None]
+    converted = [(one.name, how) for one in plain if (how := _writes(one.hint, wire, one.field)) is not None]
+    derived = [(one.name, one.derive) for one in shown if one.derive is not None]
     optional = [one.name for one in plain if one.when_given]
 
     def write(noun: Any) -> dict[str, Json]:
@@ -268,33 +268,39 @@ def _alone(get: Convert) -> Convert:
     return lambda noun: (get(noun),)
 
 
-def _writes(hint: Any, name: str = "") -> Convert | None:
+def _writes(hint: Any, wire: bool, name: str = "") -> Convert | None:
     """Return what writes a value of a type that is not None; None when it stands for itself."""
     origin, args = get_origin(hint), get_args(hint)
-    if hint == PAIRS:
+    if hint == PAIRS and wire:
         return dict
     union = _several(hint)
     if union is not None:
-        return write_part if _are_parts(union[0]) else None if union[0] is hint else _writes(union[0])
+        if _are_parts(union[0]):
+            return lambda value: write_part(value, wire=wire)
+        return None if union[0] == hint else _writes(union[0], wire)
     if isinstance(origin, type) and issubclass(origin, Sequence):
-        each = None if len(args) == 2 and args[1] is not Ellipsis else _writes(args[0])
-        return None if each is None else lambda value: [each(one) for one in value]
+        each = None if len(args) == 2 and args[1] is not Ellipsis else _writes(args[0], wire)
+        return list if each is None else lambda value: [each(one) for one in value]
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        if name in _FIELD_NAMES:
+        if wire and name in _FIELD_NAMES:
             return lambda value: {camel(key): one for key, one in value.items()}
         return dict
-    if not isinstance(hint, type):
-        return None
+    return _writes_class(hint, wire) if isinstance(hint, type) else None
+
+
+def _writes_class(hint: type[Any], wire: bool) -> Convert | None:
     if is_noun(hint):
-        return lambda value: writer(hint)(value)  # looked up late: a noun may hold its own kind
+        return lambda value: writer(hint, wire)(value)  # looked up late: a noun may hold its own kind
     if issubclass(hint, StrEnum):
         return attrgetter("_value_")  # not `value`, which is two calls of Python
-    return instant if issubclass(hint, datetime) else bytes.hex if issubclass(hint, bytes) else None
+    if issubclass(hint, datetime):
+        return instant if wire else datetime.isoformat
+    return bytes.hex if issubclass(hint, bytes) else None
 
 
-def write_part(part: Part) -> dict[str, Json]:
+def write_part(part: Part, *, wire: bool = True) -> dict[str, Json]:
     """Write a part of a message."""
-    return {"type": _TYPES[type(part)], **writer(type(part))(part)}
+    return {"type": _TYPES[type(part)], **writer(type(part), wire)(part)}
 
 
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -327,11 +333,12 @@ class _Take:
 
 @cache
 def _reader(kind: type[Any], wire: bool) -> Callable[..., Any]:
+    hints = get_type_hints(kind)
     plan = [
         (one.field, one.name, take.types, take.convert, take, one.needed)
         for one in members(kind, wire)
         if one.field
-        for take in [_takes(get_type_hints(kind)[one.field], wire, one.field)]
+        for take in [_takes(hints[one.field], wire, one.field)]
     ]
     also = _READ.get(kind) if wire else None
 
@@ -414,4 +421,8 @@ def _moment(written: str) -> datetime:
 
 
 def _read_part(written: Any, wire: bool) -> Any:
-    return _reader(PARTS[written["type"]], wire)(written)
+    kind = PARTS[written["type"]]
+    unknown = written.keys() - {"type", *(one.name for one in members(kind, wire))}
+    if unknown:
+        raise TypeError(f"{min(unknown)} of a part is not known")
+    return _reader(kind, wire)(written)
