@@ -16,38 +16,8 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from acms.knowledge import Fact
-from acms.model import (
-    Entry,
-    Job,
-    Json,
-    Media,
-    Part,
-    Raw,
-    Reasoning,
-    Text,
-    ToolCall,
-    ToolResult,
-)
+from acms.model import Entry, Job, Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.results import Branch, ContextItem, Diff, HistoryEntry, MessageReceipt, SessionStats
-
-__all__ = [
-    "PAIRS",
-    "PARTS",
-    "WHEN_GIVEN",
-    "Member",
-    "answered",
-    "camel",
-    "instant",
-    "is_noun",
-    "members",
-    "read",
-    "snake",
-    "spelled",
-    "text_of",
-    "write",
-    "write_part",
-    "writer",
-]
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
@@ -107,6 +77,11 @@ def text_of(metadata: Mapping[str, Json], name: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def episode_id(context: str, ordinal: int) -> str:
+    """Return the id of an episode of a context."""
+    return f"ep_{context[2:]}_{ordinal}"
+
+
 def _salt(entry: Entry) -> str | None:
     """Return the salt, unless the entry is shown redacted: with it a short text could be guessed from its digest."""
     return None if entry.salt is None or getattr(entry, "redaction", None) is not None else entry.salt.hex()
@@ -119,7 +94,7 @@ _DERIVED: Mapping[type[Any], Mapping[str, tuple[Any, Convert]]] = {
         "model": (str | None, lambda entry: text_of(entry.metadata, "model")),
         "episodeId": (
             str | None,
-            lambda entry: f"ep_{entry.context[2:]}_{entry.episode}" if entry.episode else None,
+            lambda entry: episode_id(entry.context, entry.episode) if entry.episode else None,
         ),
         "salt": (str | None, _salt),
     },
@@ -242,9 +217,8 @@ def writer(kind: type[Any], wire: bool = True) -> Callable[[Any], dict[str, Json
     """Return what writes nouns of a class as JSON."""
     shown = members(kind, wire)
     plain = [one for one in shown if one.derive is None]
-    names, get = [one.name for one in plain], attrgetter(*[one.field for one in plain])
-    if len(plain) == 1:
-        get = _alone(get)
+    names, one_by_one = [one.name for one in plain], attrgetter(*[one.field for one in plain])
+    get: Convert = one_by_one if len(plain) > 1 else lambda noun: (one_by_one(noun),)
     converted = [(one.name, how) for one in plain if (how := _writes(one.hint, wire, one.field)) is not None]
     derived = [(one.name, one.derive) for one in shown if one.derive is not None]
     optional = [one.name for one in plain if one.when_given]
@@ -262,10 +236,6 @@ def writer(kind: type[Any], wire: bool = True) -> Callable[[Any], dict[str, Json
         return written
 
     return write
-
-
-def _alone(get: Convert) -> Convert:
-    return lambda noun: (get(noun),)
 
 
 def _writes(hint: Any, wire: bool, name: str = "") -> Convert | None:
@@ -324,10 +294,8 @@ class _Take:
 
     def __call__(self, value: Any, name: str = "") -> Any:
         if self.types and type(value) not in self.types:
-            found, wanted = type(value).__name__, " or ".join(sorted(one.__name__ for one in self.types))
-            raise TypeError(
-                f"{name}: {found} where {wanted} belongs" if name else f"{found} where {wanted} belongs"
-            )
+            wanted = " or ".join(sorted(one.__name__ for one in self.types))
+            raise TypeError(f"{name}: {type(value).__name__} where {wanted} belongs".removeprefix(": "))
         return value if self.convert is None or value is None else self.convert(value)
 
 

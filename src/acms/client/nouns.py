@@ -10,16 +10,7 @@ from typing import Any, TypeVar
 from acms.errors import ACMSError, ConfigurationError
 from acms.model import Json
 from acms.nouns import read
-from acms.results import (
-    Branch,
-    Certainty,
-    ContextItem,
-    ContextItems,
-    Diff,
-    Ledger,
-    Tree,
-    Verdict,
-)
+from acms.results import Branch, Certainty, ContextItem, ContextItems, Diff, Ledger, Tree, Verdict
 
 __all__ = ["diff", "items", "noun", "nouns", "reading", "tree", "value"]
 
@@ -31,15 +22,7 @@ def reading(what: str) -> Generator[None]:
     """Read an answer inside the block; `ACMSError` when it says something that this release does not understand."""
     try:
         yield
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        IndexError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         failure = ACMSError(
             f"the service's {what} cannot be read ({type(error).__name__}: {error})",
             options=("let client and service have the same release",),

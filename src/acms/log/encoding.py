@@ -24,17 +24,7 @@ from typing import NamedTuple
 
 from acms import nouns
 from acms.errors import CorruptRecordError
-from acms.model import (
-    EMPTY,
-    Context,
-    Draft,
-    Entry,
-    Json,
-    Kind,
-    Part,
-    Privacy,
-    State,
-)
+from acms.model import EMPTY, Context, Draft, Entry, Json, Kind, Part, Privacy, State
 
 FORMAT = 1
 """Version of the export format."""
@@ -210,11 +200,6 @@ def locate(id: str) -> tuple[str, int] | None:
             return None
         version = version << 5 | value
     return f"c_{fields[1]}", version
-
-
-def episode_id(context: str, ordinal: int) -> str:
-    """Return the id of an episode of a context."""
-    return f"ep_{context[2:]}_{ordinal}"
 
 
 def genesis(context: str) -> bytes:
