@@ -19,6 +19,7 @@ __all__ = [
     "Certainty",
     "Change",
     "Compaction",
+    "ContextInfo",
     "ContextItem",
     "ContextItems",
     "Delta",
@@ -418,7 +419,32 @@ class IndexStats:
     healed: int
 
 
-# ── forks, compactions, erasures ────────────────────────────────────────────────────────────────────────────────────
+# ── contexts, forks, compactions, erasures ──────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextInfo:
+    """A context as the service shows it: what it is, and where its log stands."""
+
+    id: str
+    #: The caller's name for it within its namespace; None for a fork that was given none.
+    key: str | None = None
+    namespace: str
+    #: What it is called for people.
+    name: str | None = None
+    metadata: Mapping[str, Json] = field(default_factory=_empty)
+    #: Id of the context it was forked from, and at which version.
+    parent_id: str | None = None
+    fork_version: int | None = None
+    #: Messages and their tokens so far; neither ever decreases.
+    message_count: int
+    total_tokens: int
+    latest_version: int
+    last_message_id: str | None = None
+    #: Name of the token counter.
+    counter: str
+    created_at: datetime
+    deleted_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from acms.config import ACMSConfig
 from acms.errors import EpisodeNotFoundError, SessionNotFoundError, ValidationError
 from acms.log import policy as policy_levels
 from acms.log import validation
-from acms.log.encoding import episode_id
 from acms.log.policy import ResolvedPolicy
 from acms.model import (
     ANY,
@@ -34,6 +33,7 @@ from acms.model import (
     Seen,
     Text,
 )
+from acms.nouns import episode_id
 from acms.observability.events import EpisodeClosed, Ingested
 from acms.observability.logging import log
 from acms.ports import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter

@@ -8,11 +8,11 @@ from functools import partial
 from acms.errors import ValidationError, VectorsUnavailableError
 from acms.knowledge import Fact
 from acms.log import policy, read, validation
-from acms.log.encoding import episode_id
 from acms.log.in_force import Cover, preview
 from acms.log.policy import ResolvedPolicy
 from acms.log.read import active, find_entry, in_force
 from acms.model import Entry, Json, Kind, Role, State
+from acms.nouns import episode_id
 from acms.ports import StorageBackend, TokenCounter
 from acms.privacy.stage import Stage
 from acms.prompt.prefix_window import gather_epoch

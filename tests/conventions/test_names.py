@@ -47,7 +47,7 @@ OTHERWISE = {
     "card": "privacy.personal.cards",
     "ceo": "ceo contract.caller.CEO",
     "certainty": """
-        client.nouns.certainty results.Certainty results.certainty server.routes.recall.CertaintyShape
+        results.Certainty results.certainty
     """,
     "letter": """
         contract.schema.letters contract.session_source._letters

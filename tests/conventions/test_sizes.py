@@ -41,7 +41,6 @@ LARGE_FOLDERS: dict[str, int] = {}
 DEEP_CLASSES = {
     "server.routes.compaction.ListCompactions": 4,
     "server.routes.contexts.ListContexts": 4,
-    "server.routes.entries.WholeEntry": 4,
     "server.routes.facts.ListEpisodes": 4,
     "server.routes.facts.ListFacts": 4,
     "server.routes.forks.DiffQuery": 4,

@@ -18,7 +18,6 @@ from acms.log.encoding import (
     context_id,
     digest,
     entry_id,
-    episode_id,
     genesis,
     locate,
     micros,
@@ -42,6 +41,7 @@ from acms.model import (
     ToolCall,
     ToolResult,
 )
+from acms.nouns import episode_id
 
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
 SALT = bytes(range(16))

@@ -10,7 +10,7 @@ import typer
 
 from acms.cli import render
 from acms.cli.base import AsJson, Db, app, known, opened, run
-from acms.cli.render import Screen
+from acms.cli.render import Screen, plain
 from acms.config import ACMSConfig
 from acms.erasure import erase as erasure
 from acms.log.policy import CompactionPolicy
@@ -124,14 +124,6 @@ async def _erase(
         for place in done.unreached:
             screen.line(f"not reached: {place}")
 
-    value: dict[str, Json] = {
-        "what": what,
-        "ids": done.ids,
-        "cascaded": done.cascaded,
-        "contexts": done.contexts,
-        "verified": done.verified,
-        "residue": done.residue,
-        "unreached": done.unreached,
-    }
+    value: dict[str, Json] = {"what": what, **plain(done)}
     screen.show(value, draw)
     return 1 if done.residue else 0

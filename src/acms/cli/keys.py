@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acms.cli.base import AsJson, Db, app, data_file, file_url, run
-from acms.cli.render import Column, Screen
+from acms.cli.render import Column, Screen, plain
 from acms.config import ACMSConfig
 from acms.errors import StorageError
 from acms.storage import open_storage
@@ -229,18 +229,7 @@ def _show(as_json: bool, key: Key, secret: str) -> None:
 
 
 def _json(key: Key) -> dict[str, Any]:
-    return {
-        "id": key.id,
-        "tenant": key.tenant,
-        "name": key.name,
-        "scopes": sorted(key.scopes),
-        "state": _state(key),
-        "created_at": key.created_at,
-        "expires_at": key.expires_at,
-        "revoked_at": key.revoked_at,
-        "used_on": key.used_on,
-        "succeeds": key.succeeds,
-    }
+    return {**plain(key), "scopes": sorted(key.scopes), "state": _state(key)}
 
 
 def _state(key: Key) -> str:

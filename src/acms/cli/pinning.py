@@ -13,7 +13,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 import typer
 
 from acms.cli.base import AsJson, Db, app, data_file, file_url, run
-from acms.cli.render import Column, Screen
+from acms.cli.render import Column, Screen, plain
 from acms.errors import ConfigurationError, StorageError
 from acms.log.in_force import preview
 from acms.model import Json
@@ -219,15 +219,7 @@ def _text(one: Pin, entry: KVEntry) -> str:
 
 
 def _json(one: Pin) -> dict[str, Any]:
-    metadata = one.metadata
-    return {
-        "key": one.key,
-        "label": metadata.label,
-        "role": metadata.role,
-        "priority": metadata.priority,
-        "tags": list(metadata.tags),
-        "updated_at": metadata.updated_at,
-    }
+    return {"key": one.key, **plain(one.metadata)}
 
 
 def _row(place: int, one: Pin, entry: KVEntry | None, counter: TokenCounter) -> dict[str, Any]:

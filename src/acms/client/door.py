@@ -6,13 +6,14 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterab
 from typing import TYPE_CHECKING, cast
 
 from acms.client.log import Log
-from acms.client.nouns import ContextInfo, noun, nouns, value
+from acms.client.nouns import noun, nouns, value
 from acms.client.session import RemoteSession
 from acms.client.transport import Transport, path
 from acms.config import RetryConfig
 from acms.contract.schema import RenderRequest
 from acms.errors import ValidationError
 from acms.model import Json
+from acms.results import ContextInfo
 
 if TYPE_CHECKING:
     import ssl

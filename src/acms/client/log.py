@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from uuid import uuid4
 
 from acms.client import nouns
-from acms.client.nouns import ContextInfo
 from acms.client.transport import Answer, Transport, path
 from acms.errors import SessionNotFoundError
 from acms.model import Json
+from acms.nouns import camel
+from acms.results import ContextInfo
 
 __all__ = ["Log", "given"]
 
@@ -111,4 +112,4 @@ class Log:
 
 def given(body: Mapping[str, Json]) -> dict[str, Json]:
     """Return what was said, by its names on the wire."""
-    return {nouns.camel(name): value for name, value in body.items() if value is not None}
+    return {camel(name): value for name, value in body.items() if value is not None}

@@ -10,15 +10,15 @@ from typing import Any
 
 from acms.client import nouns
 from acms.client.log import Log, given
-from acms.client.nouns import ContextInfo, noun
+from acms.client.nouns import noun
 from acms.client.transport import path
 from acms.client.view import RemoteView
 from acms.errors import EntryNotFoundError, EpisodeNotFoundError, JobFailedError, ValidationError
 from acms.log import validation
-from acms.log.encoding import parts_to_json
 from acms.log.policy import ResolvedPolicy
 from acms.model import ANY, Job, JobState, Json, Origin, Part, Privacy, Role, Seen
-from acms.results import Branch, Compaction, Erasure, MessageReceipt
+from acms.nouns import camel, read, write_part
+from acms.results import Branch, Compaction, ContextInfo, Erasure, MessageReceipt
 
 __all__ = ["RemoteSession"]
 
@@ -135,10 +135,7 @@ class RemoteSession(RemoteView):
             error.args = (f"{error.field}: {said}",)
             raise
         with nouns.reading("receipts"):
-            receipts = [
-                noun(MessageReceipt, {**one, "messageId": one["id"], "tokens": one["tokenCount"]})
-                for one in answer.data
-            ]
+            receipts = [read(MessageReceipt, one) for one in answer.data]
             if len(receipts) != len(messages):
                 raise ValueError(f"{len(receipts)} for {len(messages)} messages")
         self.last_receipt = receipts[-1]
@@ -247,7 +244,7 @@ class RemoteSession(RemoteView):
         answer = await self.log.change("DELETE", await self.log.known(), again=False)
         self.log.id = None
         live = [nouns.value(str, one, "id") for one in nouns.value(list, answer.data, "liveForks")]
-        return [nouns.branch(await self.log.get(id)) for id in live]
+        return [noun(Branch, await self.log.get(id)) for id in live]
 
     # ── compaction and policy ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -257,14 +254,14 @@ class RemoteSession(RemoteView):
         See `acms.ACMS.compact`.
         """
         answer = await self.log.change("POST", await self.log.known(), "compact", body=given(overrides))
-        return nouns.job(nouns.value(dict, answer.data, "job"))
+        return noun(Job, nouns.value(dict, answer.data, "job"))
 
     async def reflect(self) -> Job:
         """Ask for everything closed to be reflected on now, also what is too short to be; return the job.
 
         See `acms.ACMS.reflect`.
         """
-        return nouns.job((await self.log.change("POST", await self.log.known(), "reflect")).data)
+        return noun(Job, (await self.log.change("POST", await self.log.known(), "reflect")).data)
 
     async def wait(self, job: Job, *, timeout: float | None = None) -> Compaction | None:
         """Wait until a job has ended and return the compaction it made; None when it made none.
@@ -275,7 +272,7 @@ class RemoteSession(RemoteView):
         async with asyncio.timeout(timeout):
             while True:
                 found = (await self.log.transport.call("GET", path("jobs", job.id))).data
-                now = nouns.job(found)
+                now = noun(Job, found)
                 if now.state not in (JobState.READY, JobState.RUNNING):
                     break
                 await asyncio.sleep(wait)
@@ -287,7 +284,7 @@ class RemoteSession(RemoteView):
                 options=("acms jobs retry", "ask for it again"),
             )
         made = nouns.value(object, found, "compaction")
-        return None if made is None else nouns.compaction(made)
+        return None if made is None else noun(Compaction, made)
 
     async def undo(self, version: int) -> int:
         """Take back the summary, edit, fact or retraction at a version; what it replaced is in force again.
@@ -302,9 +299,9 @@ class RemoteSession(RemoteView):
 
     async def set_policy(self, **changes: Json) -> ResolvedPolicy:
         """Change fields of this session's policy and return the one in force; None goes back to the level above."""
-        body = {nouns.camel(name): value for name, value in changes.items()}
+        body = {camel(name): value for name, value in changes.items()}
         answer = await self.log.change("PATCH", await self.log.ensure(), "policy", body=body)
-        return nouns.policy(answer.data)
+        return noun(ResolvedPolicy, answer.data)
 
 
 def _message(given: Mapping[str, Any], at: str) -> dict[str, Json]:
@@ -325,8 +322,5 @@ def _message(given: Mapping[str, Any], at: str) -> dict[str, Json]:
         if not isinstance(part, Part):
             raise ValidationError(f"{type(part).__name__} is not a part", field=f"{at}parts[{index}]")
     if "parts" in values:
-        values["parts"] = [
-            {nouns.camel(name): value for name, value in part.items()}
-            for part in parts_to_json(values["parts"])
-        ]
-    return {nouns.camel(str(name)): value for name, value in values.items()}
+        values["parts"] = [write_part(part) for part in values["parts"]]
+    return {camel(str(name)): value for name, value in values.items()}

@@ -13,6 +13,7 @@ from acms.knowledge import Fact
 from acms.log import validation
 from acms.log.policy import ResolvedPolicy
 from acms.model import Entry, Json, Role
+from acms.nouns import read
 from acms.results import (
     Branch,
     Compaction,
@@ -115,7 +116,7 @@ class RemoteView:
         query = {"limit": limit, "cursor": after, "atVersion": self._at}
         body = (await self.log.transport.call("GET", path("contexts", context, "history"), query=query)).body
         with nouns.reading("history"):
-            return noun(HistoryPage, {"entries": body["data"], "nextAfter": body["nextCursor"]})
+            return read(HistoryPage, {"entries": body["data"], "nextAfter": body["nextCursor"]})
 
     async def episodes(self, status: str | None = None) -> list[Episode]:
         """List the episodes, oldest first; `status` keeps only the open one or the closed ones."""
@@ -160,14 +161,14 @@ class RemoteView:
         context = await self.log.find()
         if context is None:
             raise EntryNotFoundError(f"the session {self.session_id!r} has no entry {id!r}")
-        return nouns.entry(await self.log.get(context, "entries", id, atVersion=self._at))
+        return noun(Entry, await self.log.get(context, "entries", id, atVersion=self._at))
 
     async def forks(self) -> list[Branch]:
         """List what was forked from this session directly, oldest first."""
         context = await self.log.find()
         if context is None:
             return []
-        found = [nouns.branch(one) for one in await self.log.all(context, "forks")]
+        found = nouns.nouns(Branch, await self.log.all(context, "forks"))
         return [one for one in reversed(found) if self._at is None or (one.fork or 0) <= self._at]
 
     async def ancestry(self) -> list[Branch]:
@@ -175,9 +176,7 @@ class RemoteView:
         context = await self.log.find()
         if context is None:
             return []
-        found = await self.log.get(context, "ancestry")
-        with nouns.reading("ancestry"):
-            return [nouns.branch(one) for one in found]
+        return nouns.nouns(Branch, await self.log.get(context, "ancestry"))
 
     async def tree(self) -> Tree | None:
         """Return the whole fork tree this session belongs to; None when nothing was ever written."""
@@ -211,13 +210,13 @@ class RemoteView:
         context = await self.log.find()
         if context is None:
             return []
-        return [
-            nouns.compaction(one) for one in await self.log.all(context, "compactions", atVersion=self._at)
-        ]
+        return nouns.nouns(Compaction, await self.log.all(context, "compactions", atVersion=self._at))
 
     async def policy(self) -> ResolvedPolicy:
         """Return the policy in force, and which level each field comes from."""
-        return nouns.policy(await self.log.get(await self.log.find() or await self.log.ensure(), "policy"))
+        return noun(
+            ResolvedPolicy, await self.log.get(await self.log.find() or await self.log.ensure(), "policy")
+        )
 
     async def get_session_stats(self) -> SessionStats:
         """Return counts of the session: everything ever said, and what is in force."""
@@ -238,8 +237,7 @@ class RemoteView:
                 counter="",
             )
         written = await self.log.get(context, "stats", atVersion=self._at)
-        with nouns.reading("stats"):
-            return noun(SessionStats, {**written, "sessionId": self.session_id})
+        return noun(SessionStats, written, session_id=self.session_id)
 
     def _check_scope(self, scope: str) -> None:
         if scope not in ("session", "namespace"):

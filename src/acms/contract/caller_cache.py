@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from acms import nouns
 from acms.contract.kv_policy import CAPACITY, LARGE, Held, going, resolve
 from acms.contract.schema import Code, Fragment, KVPolicy, Lod, Notice, RenderReply, Variant
 from acms.contract.wire import fields, needed, number, one_of, strings, text, whole
@@ -295,7 +296,7 @@ class KVCache:
             "capacity": self._capacity,
             "turn": self._turn,
             "conflicts": [[turn, had] for turn, had in self._conflicts.items()],
-            "units": [_written(one) for one in self._units.values()],
+            "units": [nouns.write(one, wire=False) for one in self._units.values()],
         }
 
     @classmethod
@@ -337,24 +338,6 @@ def _press(units: dict[str, Kept], turn: int, capacity: int) -> tuple[str, ...]:
     for unit in free:
         del units[unit.key]
     return tuple(unit.key for unit in free)
-
-
-def _written(one: Kept) -> dict[str, Json]:
-    return {
-        "key": one.key,
-        "lod": one.lod.value,
-        "text": one.text,
-        "entities": list(one.entities),
-        "cost": one.cost,
-        "benefit": one.benefit,
-        "used": one.used,
-        "pinned": one.pinned,
-        "compressed": one.compressed,
-        "variants": [
-            {"lod": each.lod.value, "text": each.text, "cost_tokens": each.cost_tokens}
-            for each in one.variants
-        ],
-    }
 
 
 def _read(data: object, field: str) -> Kept:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from acms.contract.wire import ITEMS, fields, needed, number, one_of, strings, text, whole
+from acms.contract.wire import ITEMS, fields, needed, number, one_of, strings, text, whole, written
 from acms.errors import ValidationError
 from acms.model import Json, Layer, Privacy
 from acms.results import Ledger
@@ -243,14 +243,7 @@ class Fragment:
 
     def to_wire(self, *, extended: bool = False) -> dict[str, Json]:
         """Write the fragment as JSON."""
-        wire: dict[str, Json] = {"id": self.id, "lod": self.lod.value}
-        if self.text is not None:
-            wire["text"] = self.text
-        wire["entities"] = list(self.entities)
-        wire["cost_tokens"] = self.cost_tokens
-        if extended:
-            wire["source"] = self.source.value
-        return wire
+        return written(self) if extended else written(self, source=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +269,7 @@ class KVPolicy:
 
     def to_wire(self) -> dict[str, Json]:
         """Write the policy as JSON, all three lists."""
-        return {"pin": list(self.pin), "compress": list(self.compress), "evict": list(self.evict)}
+        return written(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,10 +285,7 @@ class Metrics:
 
     def to_wire(self) -> dict[str, Json]:
         """Write the metrics as JSON."""
-        wire: dict[str, Json] = {"used_tokens": self.used_tokens, "planner_ms": self.planner_ms}
-        if self.coverage_entities is not None:
-            wire["coverage_entities"] = self.coverage_entities
-        return wire
+        return written(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +297,7 @@ class Notice:
 
     def to_wire(self) -> dict[str, Json]:
         """Write the warning as JSON."""
-        return {"code": self.code, "message": self.message}
+        return written(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +309,7 @@ class Option:
 
     def to_wire(self) -> dict[str, Json]:
         """Write the option as JSON."""
-        return {"action": self.action.value, **({"hint": self.hint} if self.hint else {})}
+        return written(self, "hint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,14 +326,7 @@ class ErrorEnvelope:
 
     def to_wire(self) -> dict[str, Json]:
         """Write the envelope as JSON."""
-        return {
-            "code": self.code.value,
-            "message": self.message,
-            "retriable": self.retriable,
-            "attempt": self.attempt,
-            "max_attempts": self.max_attempts,
-            "options": [option.to_wire() for option in self.options],
-        }
+        return written(self) | {"options": [option.to_wire() for option in self.options]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,14 +341,7 @@ class Experience:
 
     def to_wire(self) -> dict[str, Json]:
         """Write the unit as JSON."""
-        wire: dict[str, Json] = {"unit_id": self.unit_id, "score": self.score}
-        if self.summary is not None:
-            wire["summary"] = self.summary
-        if self.refs:
-            wire["refs"] = list(self.refs)
-        if self.reason:
-            wire["reason"] = self.reason
-        return wire
+        return written(self, "refs", "reason")
 
 
 def _unwritten() -> Ledger:
@@ -425,15 +401,7 @@ class ProviderRequest:
 
     def to_wire(self) -> dict[str, Json]:
         """Write the request as JSON, all seven fields."""
-        return {
-            "request_id": self.request_id,
-            "query": self.query,
-            "entities": list(self.entities),
-            "top_k": self.top_k,
-            "deadline_ms": self.deadline_ms,
-            "expansion": self.expansion,
-            "privacy_mode": self.privacy.value,
-        }
+        return written(self, privacy="privacy_mode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

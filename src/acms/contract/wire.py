@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TypeVar
 
+from acms import nouns
 from acms.errors import ValidationError
+from acms.model import Json
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -15,6 +17,18 @@ CHARS = 1_000_000
 """Characters of one text on the wire, at most."""
 ITEMS = 10_000
 """Items of one list on the wire, at most."""
+
+
+def written(noun: object, *unless_empty: str, **named: Json) -> dict[str, Json]:
+    """Write a noun of the contract as JSON; what is None is left out, and what is empty of these fields.
+
+    `named` are names that differ from those of the fields: None for what does not go over the wire.
+    """
+    return {
+        named.get(name, name): value
+        for name, value in nouns.write(noun, wire=False).items()
+        if value is not None and (value or name not in unless_empty) and named.get(name, name) is not None
+    }
 
 
 def text(value: object, field: str, *, least: int = 0, most: int = CHARS) -> str:

@@ -20,28 +20,11 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from acms import nouns
 from acms.errors import CorruptRecordError
-from acms.model import (
-    EMPTY,
-    Context,
-    Draft,
-    Entry,
-    Json,
-    Kind,
-    Media,
-    Origin,
-    Part,
-    Privacy,
-    Raw,
-    Reasoning,
-    Role,
-    State,
-    Text,
-    ToolCall,
-    ToolResult,
-)
+from acms.model import EMPTY, Context, Draft, Entry, Json, Kind, Part, Privacy, State
 
 FORMAT = 1
 """Version of the export format."""
@@ -49,44 +32,13 @@ FORMAT = 1
 
 def parts_to_json(parts: Sequence[Part]) -> list[dict[str, Json]]:
     """Write parts as JSON objects."""
-    written: list[dict[str, Json]] = []
-    for part in parts:
-        match part:
-            case Text(text):
-                written.append({"type": "text", "text": text})
-            case Reasoning(text, signature):
-                written.append({"type": "reasoning", "text": text, "signature": signature})
-            case ToolCall(call_id, name, arguments):
-                written.append(
-                    {"type": "tool_call", "call_id": call_id, "name": name, "arguments": arguments}
-                )
-            case ToolResult(call_id, output, is_error):
-                written.append(
-                    {"type": "tool_result", "call_id": call_id, "output": output, "is_error": is_error}
-                )
-            case Media(mime, ref, sha256, tokens):
-                written.append(
-                    {"type": "media", "mime": mime, "ref": ref, "sha256": sha256, "tokens": tokens}
-                )
-            case Raw(vendor, raw):
-                written.append({"type": "raw", "vendor": vendor, "json": raw})
-    return written
-
-
-_PARTS: Mapping[str, type[Part]] = {
-    "text": Text,
-    "reasoning": Reasoning,
-    "tool_call": ToolCall,
-    "tool_result": ToolResult,
-    "media": Media,
-    "raw": Raw,
-}
+    return [nouns.write_part(part, wire=False) for part in parts]
 
 
 def parts_from_json(written: Sequence[Mapping[str, Json]]) -> tuple[Part, ...]:
     """Read parts back."""
     return tuple(
-        _PARTS[item["type"]](**{name: value for name, value in item.items() if name != "type"})
+        nouns.PARTS[item["type"]](**{name: value for name, value in item.items() if name != "type"})
         for item in written
     )
 
@@ -124,142 +76,37 @@ def load_mapping(written: str | None) -> Mapping[str, Json]:
     return MappingProxyType(value)
 
 
+_ALWAYS = "version id kind created_at content tokens total batch origin digest chain context".split()
+_USUAL = {"privacy": Privacy.ALLOW, "state": State.LIVE}
+_DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+
+
 def entry_to_json(entry: Entry) -> dict[str, Json]:
     """Write an entry with everything `restore` needs; fields with their default value are left out."""
-    written: dict[str, Json] = {
-        "version": entry.version,
-        "id": entry.id,
-        "kind": entry.kind,
-        "created_at": entry.created_at.isoformat(),
-        "content": entry.content,
-        "tokens": entry.tokens,
-        "total": entry.total,
-        "batch": entry.batch,
-        "origin": entry.origin,
-        "digest": entry.digest.hex(),
-        "chain": entry.chain.hex(),
-        "context": entry.context,
+    found = nouns.write(entry, Entry, wire=False)
+    salt = entry.salt and base64.b64encode(entry.salt).decode()
+    written = {name: found.pop(name) for name in _ALWAYS} | {**found, "salt": salt}
+    return {
+        name: value
+        for name, value in written.items()
+        if name in _ALWAYS or (value and value != _USUAL.get(name))
     }
-    optional: dict[str, Json] = {
-        "position": entry.position,
-        "key": entry.key,
-        "role": entry.role,
-        "actor": entry.actor,
-        "parts": parts_to_json(entry.parts),
-        "markers": list(entry.markers),
-        "detected": entry.detected,
-        "episode": entry.episode,
-        "closes": entry.closes,
-        "group": entry.group,
-        "covers": entry.covers,
-        "replaces": list(entry.replaces),
-        "sources": list(entry.sources),
-        "data": dict(entry.data),
-        "metadata": dict(entry.metadata),
-        "salt": base64.b64encode(entry.salt).decode() if entry.salt is not None else None,
-    }
-    written.update({name: value for name, value in optional.items() if value})
-    if entry.privacy is not Privacy.ALLOW:
-        written["privacy"] = entry.privacy
-    if entry.state is not State.LIVE:
-        written["state"] = entry.state
-    return written
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} where a text belongs")
-    return value
-
-
-def _optional(value: object) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _number(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{type(value).__name__} where a number belongs")
-    return value
-
-
-def _time(value: str) -> datetime:
-    found = datetime.fromisoformat(value)
-    if found.tzinfo is None:
-        raise ValueError(f"{value} names no time zone")
-    return found.astimezone(UTC)
-
-
-_FIELD_TYPES: Mapping[str, Any] = {"signature": str | None, "is_error": bool, "tokens": int}
-
-
-def _checked_parts(written: Sequence[Mapping[str, Json]]) -> tuple[Part, ...]:
-    """Read parts of an export, which nobody has checked before."""
-    for item in written:
-        for name, value in item.items():
-            if not isinstance(value, _FIELD_TYPES.get(name, str)):
-                raise TypeError(f"{type(value).__name__} in {name} of a part")
-    return parts_from_json(written)
 
 
 def entry_from_json(written: Mapping[str, Json]) -> Entry:
     """Read an exported entry; `CorruptRecordError` when it is not one."""
     try:
         salt = written.get("salt")
-        covers = written.get("covers")
-        role = written.get("role")
-        return Entry(
-            kind=Kind(written["kind"]),
-            content=_text(written["content"]),
-            key=_optional(written.get("key")),
-            created_at=_time(written["created_at"]),
-            tokens=_number(written["tokens"]),
-            origin=Origin(written["origin"]),
-            privacy=Privacy(written.get("privacy", "allow")),
-            role=None if role is None else Role(role),
-            actor=_optional(written.get("actor")),
-            parts=_checked_parts(written.get("parts", ())),
-            markers=tuple(_text(marker) for marker in written.get("markers", ())),
-            detected=bool(written.get("detected", False)),
-            episode=_number(written.get("episode", 0)),
-            closes=_optional(written.get("closes")),
-            group=_optional(written.get("group")),
-            covers=None if covers is None else (int(covers[0]), int(covers[1])),
-            replaces=spans_from_json(written.get("replaces", ())),
-            sources=tuple(_text(source) for source in written.get("sources", ())),
-            data=MappingProxyType(dict(written.get("data", {}))),
-            metadata=MappingProxyType(dict(written.get("metadata", {}))),
-            context=_text(written["context"]),
-            version=_number(written["version"]),
-            position=None if written.get("position") is None else _number(written["position"]),
-            id=_text(written["id"]),
-            batch=_number(written["batch"]),
-            total=_number(written["total"]),
-            salt=None if salt is None else base64.b64decode(salt),
-            digest=bytes.fromhex(written["digest"]),
-            chain=bytes.fromhex(written["chain"]),
-            state=State(written.get("state", "live")),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        salt = None if salt is None else base64.b64decode(salt)
+        needed = {name: written[name] for name in _ALWAYS}
+        return nouns.read(Entry, {"position": None, **written, **needed}, wire=False, salt=salt)
+    except _DAMAGED as error:
         raise CorruptRecordError(f"this is not an exported entry: {error}") from error
 
 
 def context_to_json(context: Context) -> dict[str, Json]:
     """Write a context: the first line of an export."""
-    return {
-        "acms": FORMAT,
-        "id": context.id,
-        "namespace": context.namespace,
-        "key": context.key,
-        "root": context.root,
-        "parent": context.parent,
-        "fork": context.fork,
-        "lineage": [list(segment) for segment in context.lineage],
-        "counter": context.counter,
-        "settings": dict(context.settings),
-        "settings_rev": context.settings_rev,
-        "created_at": context.created_at.isoformat(),
-        "deleted_at": context.deleted_at.isoformat() if context.deleted_at else None,
-    }
+    return {"acms": FORMAT, **nouns.write(context, wire=False)}
 
 
 def context_from_json(written: Mapping[str, Json]) -> Context:
@@ -267,22 +114,8 @@ def context_from_json(written: Mapping[str, Json]) -> Context:
     try:
         if written["acms"] != FORMAT:
             raise CorruptRecordError(f"this export has format {written['acms']}, this release reads {FORMAT}")
-        deleted = written.get("deleted_at")
-        return Context(
-            id=_text(written["id"]),
-            namespace=_text(written["namespace"]),
-            key=_optional(written["key"]),
-            root=_text(written["root"]),
-            parent=_optional(written["parent"]),
-            fork=None if written["fork"] is None else _number(written["fork"]),
-            lineage=tuple((str(owner), int(upto)) for owner, upto in written["lineage"]),
-            counter=_text(written["counter"]),
-            settings=MappingProxyType(dict(written["settings"])),
-            settings_rev=_number(written["settings_rev"]),
-            created_at=_time(written["created_at"]),
-            deleted_at=_time(deleted) if deleted else None,
-        )
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        return nouns.read(Context, written, wire=False)
+    except _DAMAGED as error:
         raise CorruptRecordError(f"this is not an exported context: {error}") from error
 
 
@@ -367,11 +200,6 @@ def locate(id: str) -> tuple[str, int] | None:
             return None
         version = version << 5 | value
     return f"c_{fields[1]}", version
-
-
-def episode_id(context: str, ordinal: int) -> str:
-    """Return the id of an episode of a context."""
-    return f"ep_{context[2:]}_{ordinal}"
 
 
 def genesis(context: str) -> bytes:

@@ -14,7 +14,7 @@ import hmac
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -26,7 +26,8 @@ from acms.contract import problem_details
 from acms.errors import ACMSError, IdempotencyMismatchError, NotFoundError, SessionNotFoundError
 from acms.log import validation
 from acms.log.encoding import dump
-from acms.model import Append, ContextDraft, Draft, Head, Json, Kind, Origin, Receipt, Role
+from acms.model import EMPTY, Append, ContextDraft, Draft, Head, Json, Kind, Origin, Receipt, Role
+from acms.nouns import read
 from acms.observability.logging import log, safe_error
 from acms.server.deadlines import Deadlines, within
 from acms.server.operation import Call, Operation, Reply, Scope
@@ -54,23 +55,23 @@ class Noted:
     version: int
     at: datetime
     #: "intent" or "outcome".
-    step: str
-    operation: str
+    step: str = ""
+    operation: str = ""
     #: Id of the key; "" for the operator, and for everybody where no key is required.
-    key: str
+    key: str = ""
     #: Id of the request; of an intent under an Idempotency-Key it is with the outcomes.
-    request: str | None
-    context: str | None
+    request: str | None = None
+    context: str | None = None
     #: What the request names: a tag, a pin, an entry.
-    target: Mapping[str, Json]
+    target: Mapping[str, Json] = field(default_factory=lambda: EMPTY)
     #: Of an outcome: where the log stood before and after, (version, chain value in hex).
-    before: tuple[int, str] | None
-    after: tuple[int, str] | None
-    status: int | None
+    before: tuple[int, str] | None = None
+    after: tuple[int, str] | None = None
+    status: int | None = None
     #: Code of the error; "" when it was done. After "DEADLINE" and "UNKNOWN" it may have been done as well.
-    code: str
+    code: str = ""
     #: Of an outcome: version of the intent. The last one of an intent counts.
-    intent: int | None
+    intent: int | None = None
 
 
 class Audit:
@@ -295,26 +296,7 @@ async def trail(tenant: Tenant, *, before: int | None = None, limit: int = _PAGE
     except SessionNotFoundError:
         return []
     entries = await tenant.handle.read(found.id, before=before, newest=limit)
-    return [_noted(entry.version, entry.created_at, entry.data) for entry in reversed(entries)]
-
-
-def _noted(version: int, at: datetime, data: Mapping[str, Json]) -> Noted:
-    return Noted(
-        version=version,
-        at=at,
-        step=data.get("step", ""),
-        operation=data.get("operation", ""),
-        key=data.get("key", ""),
-        request=data.get("request"),
-        context=data.get("context"),
-        target=data.get("target") or {},
-        before=_pair(data.get("before")),
-        after=_pair(data.get("after")),
-        status=data.get("status"),
-        code=data.get("code", ""),
-        intent=data.get("intent"),
-    )
-
-
-def _pair(found: Json) -> tuple[int, str] | None:
-    return None if found is None else (found[0], found[1])
+    return [
+        read(Noted, entry.data, wire=False, version=entry.version, at=entry.created_at)
+        for entry in reversed(entries)
+    ]

@@ -21,6 +21,7 @@ from acms.errors import ACMSError, ConflictError, NotFoundError, ValidationError
 from acms.log import validation
 from acms.log.encoding import Entropy, token
 from acms.model import Json, KVEntry
+from acms.nouns import read, write
 from acms.ports import KVMemory
 from acms.server.audit import Audit
 from acms.server.operation import Principal, Scope
@@ -213,15 +214,8 @@ class Keys:
 
     async def _add(self, key: Key) -> str:
         secret = token(self._entropy, _SECRET)
-        row = {
-            "digest": sha256(secret.encode()).hexdigest(),
-            "tenant": key.tenant,
-            "name": key.name,
-            "scopes": sorted(key.scopes),
-            "created_at": key.created_at.isoformat(),
-            "expires_at": None if key.expires_at is None else key.expires_at.isoformat(),
-            "succeeds": key.succeeds,
-        }
+        digest = sha256(secret.encode()).hexdigest()
+        row = {**write(key, wire=False), "scopes": sorted(key.scopes), "digest": digest}
 
         def change(entry: KVEntry | None) -> Json:
             rows = _rows(entry)
@@ -278,20 +272,7 @@ def _parsed(given: str) -> tuple[str, str]:
 
 
 def _known(id: str, row: Mapping[str, Any]) -> _Known:
-    key = Key(
-        id=id,
-        tenant=row["tenant"],
-        name=row["name"],
-        scopes=frozenset(Scope(one) for one in row["scopes"]),
-        created_at=datetime.fromisoformat(row["created_at"]),
-        expires_at=_moment(row.get("expires_at")),
-        revoked_at=_moment(row.get("revoked_at")),
-        used_on=row.get("used_on"),
-        succeeds=row.get("succeeds"),
-    )
+    scopes = frozenset(Scope(one) for one in row["scopes"])
+    key = read(Key, row, wire=False, id=id, scopes=scopes)
     principal = Principal(key=id, tenant=key.tenant, scopes=key.scopes)
     return _Known(key, bytes.fromhex(row["digest"]), principal)
-
-
-def _moment(written: str | None) -> datetime | None:
-    return None if written is None else datetime.fromisoformat(written)

@@ -12,10 +12,10 @@ from pydantic.json_schema import models_json_schema
 from acms.contract import problem_details
 from acms.model import Json
 from acms.server.operation import BASE, Operation
+from acms.server.replies import REF, schema
 
 __all__ = ["document"]
 
-_REF = "#/components/schemas/{model}"
 _PROBLEM: Mapping[str, Json] = {
     "type": "object",
     "required": ["type", "title", "status", "detail", "code", "retryable", "options", "requestId"],
@@ -69,11 +69,9 @@ def document(operations: Iterable[Operation], version: str) -> dict[str, Json]:
     listed = list(operations)
     bodies = {one.body for one in listed if _is_model(one.body)}
     queries = {one.query for one in listed if one.query is not None}
-    replies = {one.reply for one in listed if _is_model(one.reply)}
     wanted: list[tuple[Any, Any]] = [(one, "validation") for one in (*bodies, *queries)]
-    wanted += [(one, "serialization") for one in replies]
-    wanted.sort(key=lambda pair: (pair[0].__name__, pair[1]))
-    keys, found = models_json_schema(wanted, by_alias=True, ref_template=_REF)
+    wanted.sort(key=lambda pair: pair[0].__name__)
+    keys, found = models_json_schema(wanted, by_alias=True, ref_template=REF)
     schemas: dict[str, Json] = {**found.get("$defs", {}), "Problem": dict(_PROBLEM)}
     paths: dict[str, dict[str, Json]] = {}
     for one in listed:
@@ -102,7 +100,7 @@ def document(operations: Iterable[Operation], version: str) -> dict[str, Json]:
             "responses": {
                 "Problem": {
                     "description": "What went wrong, and what can be done (RFC 9457).",
-                    "content": {problem_details.MEDIA: {"schema": {"$ref": _REF.format(model="Problem")}}},
+                    "content": {problem_details.MEDIA: {"schema": {"$ref": REF.format(model="Problem")}}},
                 }
             },
         },
@@ -117,10 +115,10 @@ def _operation(
     one: Operation,
     path: str,
     keys: Mapping[Any, Mapping[str, Json]],
-    schemas: Mapping[str, Json],
+    schemas: dict[str, Json],
     links: Mapping[str, Json],
 ) -> dict[str, Json]:
-    answer = _answer(one, keys, links)
+    answer = _answer(one, schemas, links)
     written: dict[str, Json] = {
         "operationId": one.name,
         "tags": [one.tag],
@@ -168,27 +166,25 @@ def _parameters(
     ]
 
 
-def _answer(
-    one: Operation, keys: Mapping[Any, Mapping[str, Json]], links: Mapping[str, Json]
-) -> dict[str, Json]:
+def _answer(one: Operation, schemas: dict[str, Json], links: Mapping[str, Json]) -> dict[str, Json]:
     answer: dict[str, Json] = {"description": "Done."}
     if links:
         answer["links"] = dict(links)
     if one.reply is not None:
-        schema = dict(keys[one.reply, "serialization"]) if _is_model(one.reply) else one.reply
-        answer["content"] = {one.media: {"schema": schema}}
+        shown = one.reply if isinstance(one.reply, dict) else schema(one.reply, schemas)
+        answer["content"] = {one.media: {"schema": shown}}
         if one.reply_example is not None:
             answer["content"][one.media]["example"] = one.reply_example
     return answer
 
 
 def _body(one: Operation, keys: Mapping[Any, Mapping[str, Json]]) -> dict[str, Json]:
-    schema: dict[str, Json] = dict(one.schema or {"type": "object"})
+    wanted: dict[str, Json] = dict(one.schema or {"type": "object"})
     if _is_model(one.body):
-        schema = dict(keys[one.body, "validation"])
+        wanted = dict(keys[one.body, "validation"])
     elif one.streams is not None and one.schema is None:
-        schema = {"type": "string"}
-    content: dict[str, Json] = {"schema": schema}
+        wanted = {"type": "string"}
+    content: dict[str, Json] = {"schema": wanted}
     if one.example is not None:
         content["example"] = one.example
     return {"required": not one.optional, "content": {one.streams or "application/json": content}}

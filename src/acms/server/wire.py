@@ -1,89 +1,28 @@
-"""What goes over the wire: requests are read and checked here, nouns written as JSON with camelCase names."""
+"""What goes over the wire: requests are read and checked here, answers written. Nouns: `acms.nouns`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
-from enum import StrEnum
-from functools import cache
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import pydantic
 from pydantic.alias_generators import to_camel
 
 from acms.errors import ValidationError
-from acms.model import Json, Media, Raw, Reasoning, Redaction, Text, ToolCall, ToolResult
+from acms.model import Json
 from acms.server.operation import Body, Operation, Query
 
-__all__ = ["body", "instant", "named", "named_on_wire", "parameters", "plain", "written"]
+__all__ = ["body", "named_on_wire", "parameters", "written"]
 
 _encode = pydantic.TypeAdapter(Any).dump_json  # four times as fast as json
 _OPAQUE = frozenset({"metadata", "arguments", "payload", "settings", "data", "value"})
 """Names whose value is somebody else's: the names in it are left as they are."""
-_PARTS: Mapping[type[Any], str] = {
-    Text: "text",
-    Reasoning: "reasoning",
-    ToolCall: "tool_call",
-    ToolResult: "tool_result",
-    Media: "media",
-    Raw: "raw",
-}
-"""By which `type` a part of a message is known."""
 
 
 def written(value: Json) -> bytes:
     """Write JSON."""
     return _encode(value)
-
-
-def instant(moment: datetime | None) -> str | None:
-    """Write a point in time in UTC, as RFC 3339 has it."""
-    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-def named(choice: StrEnum | None) -> str | None:
-    """Write one of some names; as text, since the writer of JSON is slow with enums."""
-    return None if choice is None else str(choice)
-
-
-@cache
-def _names(noun: type[Any]) -> tuple[tuple[str, str], ...]:
-    return tuple((field.name, to_camel(field.name)) for field in fields(noun))
-
-
-def plain(value: Any) -> Json:
-    """Return a noun as JSON with camelCase names; what is the caller's own stays as it is."""
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, Redaction):
-        return {"mode": value.mode, "kinds": dict(value.kinds)}
-    if is_dataclass(value) and not isinstance(value, type):
-        kind = _PARTS.get(type(value))
-        return ({"type": kind} if kind else {}) | {
-            name: _own(getattr(value, field)) if field in _OPAQUE else plain(getattr(value, field))
-            for field, name in _names(type(value))
-        }
-    if isinstance(value, datetime):
-        return instant(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in cast("Mapping[Any, Any]", value).items()}
-    if isinstance(value, Sequence):
-        return [plain(item) for item in cast("Sequence[Any]", value)]
-    raise TypeError(f"{type(value).__name__} cannot be written")
-
-
-def _own(value: Any) -> Json:
-    if isinstance(value, Mapping):
-        return {str(key): _own(item) for key, item in cast("Mapping[Any, Any]", value).items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_own(item) for item in cast("Sequence[Any]", value)]
-    return value
 
 
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────

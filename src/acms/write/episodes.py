@@ -15,8 +15,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
-from acms.log.encoding import episode_id, micros
+from acms.log.encoding import micros
 from acms.model import Draft, Entry, Json, Kind, Role, ToolCall, ToolResult
+from acms.nouns import episode_id
 from acms.results import Episode
 
 MAX_TURNS = "max_turns"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
+from acms.nouns import write
 from acms.server import audit
-from acms.server.operation import Call, Operations, Query, Reply, Scope, Shape
-from acms.server.wire import plain
+from acms.server.audit import Noted
+from acms.server.operation import Call, Operations, Query, Reply, Scope
+from acms.server.replies import listed, many
 
 __all__ = ["operations"]
 
@@ -22,34 +24,7 @@ class ReadAudit(Query):
     limit: Annotated[int, Field(ge=1, le=500)] = 50
 
 
-class NotedShape(Shape):
-    """An entry of the audit trail."""
-
-    version: int
-    at: str
-    step: str
-    operation: str
-    key: str
-    request: str | None
-    context: str | None
-    target: dict[str, Any]
-    #: Version and hash of the context before and after.
-    before: list[Any] | None
-    after: list[Any] | None
-    status: int | None
-    code: str
-    intent: int | None
-
-
-class ManyNoted(Shape):
-    """A page of the audit trail, newest first."""
-
-    data: list[NotedShape]
-    next_cursor: str | None
-    has_more: bool
-
-
-@operations("GET", "/audit", scope=Scope.ADMIN, query=ReadAudit, reply=ManyNoted)
+@operations("GET", "/audit", scope=Scope.ADMIN, query=ReadAudit, reply=many(Noted, str))
 async def read_audit(call: Call[ReadAudit, None]) -> Reply:
     """Read the audit trail, newest first.
 
@@ -57,4 +32,4 @@ async def read_audit(call: Call[ReadAudit, None]) -> Reply:
     """
     found = await audit.trail(call.tenant, before=call.query.cursor, limit=call.query.limit)
     after = str(found[-1].version) if found and found[-1].version > 1 else None
-    return Reply(body={"data": plain(found), "nextCursor": after, "hasMore": after is not None})
+    return listed([write(one) for one in found], after)

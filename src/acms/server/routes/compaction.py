@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, make_dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic.alias_generators import to_camel
 
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.log import validation
-from acms.log.policy import FIELDS, ResolvedPolicy
-from acms.model import Job, JobQuery, Json, Kind
-from acms.server.operation import Call, Operations, Reply, Scope, Shape
+from acms.log.policy import FIELDS, CompactionPolicy, ResolvedPolicy
+from acms.model import Job, JobQuery, Kind
+from acms.results import Compaction
+from acms.server.operation import Call, Operations, Reply, Scope
+from acms.server.replies import many, paged, show, single
 from acms.server.routes.contexts import PolicyBody
-from acms.server.routes.jobs import CompactionShape, JobShape, asked, compaction_json, job_json
+from acms.server.routes.jobs import asked
 from acms.server.versions import Place, view_at
 from acms.session import ACMS
 
-__all__ = ["OneVersion", "operations", "version_of"]
+__all__ = ["Rewrite", "operations", "version_of"]
 
 operations = Operations("compaction")
 
 _CONTEXT = "/contexts/{context_id}"
 
 
-class AskedShape(Shape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedCompaction:
     """A compaction that was asked for."""
 
-    job: JobShape
+    job: Job
     #: What it made; null while it is under way, and when nothing was worth it.
-    compaction: CompactionShape | None
-
-
-class OneAsked(Shape):
-    """A compaction that was asked for."""
-
-    data: AskedShape
-
-
-class ManyCompactions(Shape):
-    """A page of compactions, oldest first."""
-
-    data: list[CompactionShape]
-    next_cursor: int | None
-    has_more: bool
+    compaction: Compaction | None
 
 
 class ListCompactions(Place):
@@ -54,57 +43,12 @@ class ListCompactions(Place):
     limit: Annotated[int, Field(ge=1, le=500)] = 50
 
 
-class Version(Shape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
     """What was written."""
 
     #: Of the entry that did it: taking that one back brings back what it took.
     version: int
-
-
-class OneVersion(Shape):
-    """What was written."""
-
-    data: Version
-
-
-Level = Literal["service", "namespace", "context"]
-
-
-class PolicyShape(Shape):
-    """When a log is compacted, and what stays as it is."""
-
-    threshold: float
-    preserve_recent_count: int
-    enabled: bool
-    budget: int | None
-    keep: float
-    summary_tokens: int | None
-    smallest_prompt: int
-
-
-class LevelsShape(Shape):
-    """Where each field of a policy was decided."""
-
-    threshold: Level
-    preserve_recent_count: Level
-    enabled: Level
-    budget: Level
-    keep: Level
-    summary_tokens: Level
-    smallest_prompt: Level
-
-
-class ResolvedShape(Shape):
-    """The policy in force of a context, and which level each field comes from."""
-
-    policy: PolicyShape
-    levels: LevelsShape
-
-
-class OnePolicy(Shape):
-    """The policy in force of a context."""
-
-    data: ResolvedShape
 
 
 # ── compactions ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -124,7 +68,7 @@ async def _compact_again(call: Call[None, PolicyBody], location: str) -> Reply |
     scope=Scope.COMPACT,
     body=PolicyBody,
     optional=True,
-    reply=OneAsked,
+    reply=single(RequestedCompaction),
     status=202,
     takes=("Idempotency-Key", "Prefer"),
     also={200: "It ended while it was waited for."},
@@ -144,21 +88,19 @@ async def compact_context(call: Call[None, PolicyBody]) -> Reply:
 async def _job_reply(call: Call[None, PolicyBody], session: ACMS, job: Job) -> Reply:
     """Answer with a job, and with what came of it while it was waited for."""
     done = await asked(call, session, job)
-    made = done.compaction
-    data = {"job": job_json(done.job), "compaction": None if made is None else compaction_json(made)}
-    return Reply(body={"data": data}, status=200 if done.ended else 202, headers=done.headers)
+    made = RequestedCompaction(job=done.job, compaction=done.compaction)
+    return show(made, status=200 if done.ended else 202, headers=done.headers)
 
 
-@operations("GET", f"{_CONTEXT}/compactions", scope=Scope.READ, query=ListCompactions, reply=ManyCompactions)
+@operations(
+    "GET", f"{_CONTEXT}/compactions", scope=Scope.READ, query=ListCompactions, reply=many(Compaction, int)
+)
 async def list_compactions(call: Call[ListCompactions, None]) -> Reply:
     """List the compactions of a context, oldest first, also those that were undone."""
     query = call.query
     session = await view_at(call, query)
     found = [one for one in await session.compactions() if one.version > query.cursor]
-    page = found[: query.limit]
-    more = len(found) > len(page)
-    data = [compaction_json(one) for one in page]
-    return Reply(body={"data": data, "nextCursor": page[-1].version if more else None, "hasMore": more})
+    return paged(found, query.limit, lambda one: one.version)
 
 
 def version_of(written: str) -> int:
@@ -168,7 +110,7 @@ def version_of(written: str) -> int:
     return validation.whole(int(written), "version")
 
 
-@operations("POST", f"{_CONTEXT}/compactions/{{version}}/undo", scope=Scope.COMPACT, reply=OneVersion)
+@operations("POST", f"{_CONTEXT}/compactions/{{version}}/undo", scope=Scope.COMPACT, reply=single(Rewrite))
 async def undo_compaction(call: Call[None, None]) -> Reply:
     """Take a summary back: what it stands for is in force again.
 
@@ -180,27 +122,32 @@ async def undo_compaction(call: Call[None, None]) -> Reply:
     found = await call.tenant.handle.read(id, after=version - 1, before=version + 1) if version else []
     if not found or found[0].kind is not Kind.SUMMARY or not found[0].replaces:
         raise EntryNotFoundError(f"there is no compaction at v{version}")
-    return Reply(body={"data": {"version": await session.undo(version)}})
+    return show(Rewrite(version=await session.undo(version)))
 
 
 # ── policy ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _policy(found: ResolvedPolicy) -> Reply:
-    shown: dict[str, Json] = {
-        "policy": {to_camel(name): value for name, value in found.policy.to_json().items()},
-        "levels": {to_camel(name): level for name, level in found.levels.items()},
-    }
-    return Reply(body={"data": shown})
+_Level = Literal["service", "namespace", "context"]
+_Levels = make_dataclass(
+    "Levels",
+    [(name, _Level) for name in FIELDS],
+    namespace={"__doc__": "Where each field of a policy was decided."},
+)
+_PolicyInForce = make_dataclass(
+    "ResolvedPolicy",
+    [("policy", CompactionPolicy), ("levels", _Levels)],
+    namespace={"__doc__": ResolvedPolicy.__doc__},
+)
 
 
-@operations("GET", f"{_CONTEXT}/policy", scope=Scope.READ, reply=OnePolicy)
+@operations("GET", f"{_CONTEXT}/policy", scope=Scope.READ, reply=single(_PolicyInForce))
 async def get_policy(call: Call[None, None]) -> Reply:
     """Return the policy in force of a context.
 
     `levels` says of every field whether the service, the namespace or the context decided it.
     """
-    return _policy(await (await call.tenant.session(call.path["context_id"])).policy())
+    return show(await (await call.tenant.session(call.path["context_id"])).policy())
 
 
 @operations(
@@ -208,13 +155,13 @@ async def get_policy(call: Call[None, None]) -> Reply:
     f"{_CONTEXT}/policy",
     scope=Scope.COMPACT,
     body=PolicyBody,
-    reply=OnePolicy,
+    reply=single(_PolicyInForce),
     example={"budget": 8000, "threshold": 0.8},
 )
 async def replace_policy(call: Call[None, PolicyBody]) -> Reply:
     """Say all that a context says about its policy: a field that is left out is decided by the levels above."""
     session = await call.tenant.session(call.path["context_id"])
-    return _policy(await session.set_policy(**{**dict.fromkeys(FIELDS), **call.body.given()}))
+    return show(await session.set_policy(**{**dict.fromkeys(FIELDS), **call.body.given()}))
 
 
 @operations(
@@ -222,10 +169,10 @@ async def replace_policy(call: Call[None, PolicyBody]) -> Reply:
     f"{_CONTEXT}/policy",
     scope=Scope.COMPACT,
     body=PolicyBody,
-    reply=OnePolicy,
+    reply=single(_PolicyInForce),
     example={"preserveRecentCount": 20, "budget": None},
 )
 async def change_policy(call: Call[None, PolicyBody]) -> Reply:
     """Change fields of a context's policy; null takes one back to the levels above (RFC 7396)."""
     session = await call.tenant.session(call.path["context_id"])
-    return _policy(await session.set_policy(**call.body.given()))
+    return show(await session.set_policy(**call.body.given()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -16,16 +17,17 @@ from acms.log import validation
 from acms.log.policy import POLICY, CompactionPolicy, changed
 from acms.log.read import PROFILE
 from acms.model import Context, ContextDraft, ContextQuery, Head, Json
+from acms.nouns import write
 from acms.providers.tokens import default_counter
-from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, Shape
+from acms.results import ContextInfo
+from acms.server import replies
+from acms.server.operation import Body, Call, Operations, Query, Reply, Scope
+from acms.server.replies import many, single
 from acms.server.tenants import OWN, Tenant
-from acms.server.wire import instant
 
 __all__ = [
-    "ContextShape",
+    "ContextDetails",
     "ListPage",
-    "ManyContexts",
-    "OneContext",
     "context_json",
     "etag",
     "external",
@@ -71,39 +73,11 @@ class ContextBody(Body):
     policy_config: PolicyBody | None = None
 
 
-class ContextShape(Shape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextDetails(ContextInfo):
     """One conversation's log."""
 
-    id: str
-    key: str | None
-    namespace: str
-    name: str | None
-    metadata: dict[str, Any]
-    parent_id: str | None
-    fork_version: int | None
-    #: Messages and their tokens so far; neither ever decreases.
-    message_count: int
-    total_tokens: int
-    latest_version: int
-    last_message_id: str | None
-    counter: str
-    policy_config: dict[str, Any]
-    created_at: str
-    deleted_at: str | None
-
-
-class OneContext(Shape):
-    """A context."""
-
-    data: ContextShape
-
-
-class ManyContexts(Shape):
-    """A page of contexts, newest first."""
-
-    data: list[ContextShape]
-    next_cursor: str | None
-    has_more: bool
+    policy_config: Mapping[str, Json]
 
 
 class ListPage(Query):
@@ -138,29 +112,25 @@ def context_json(context: Context, head: Head) -> dict[str, Json]:
     """Write a context."""
     settings = context.settings
     policy: Mapping[str, Json] = settings.get(POLICY, {})
-    full = CompactionPolicy().to_json() | dict(policy)
-    return {
-        "id": context.id,
-        "key": context.key,
-        "namespace": context.namespace,
-        "name": settings.get(_NAME),
-        "metadata": dict(settings.get(_METADATA, {})),
-        "parentId": context.parent,
-        "forkVersion": context.fork,
-        "messageCount": head.messages,
-        "totalTokens": head.tokens,
-        "latestVersion": head.version,
-        "lastMessageId": head.last_message,
-        "counter": context.counter,
-        "policyConfig": {_camel(name): value for name, value in full.items()},
-        "createdAt": instant(context.created_at),
-        "deletedAt": instant(context.deleted_at),
-    }
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.title() for part in rest)
+    return write(
+        ContextDetails(
+            id=context.id,
+            key=context.key,
+            namespace=context.namespace,
+            name=settings.get(_NAME),
+            metadata=settings.get(_METADATA, {}),
+            parent_id=context.parent,
+            fork_version=context.fork,
+            message_count=head.messages,
+            total_tokens=head.tokens,
+            latest_version=head.version,
+            last_message_id=head.last_message,
+            counter=context.counter,
+            policy_config=CompactionPolicy().to_json() | dict(policy),
+            created_at=context.created_at,
+            deleted_at=context.deleted_at,
+        )
+    )
 
 
 @operations(
@@ -169,7 +139,7 @@ def _camel(name: str) -> str:
     scope=Scope.APPEND,
     body=ContextBody,
     optional=True,
-    reply=OneContext,
+    reply=single(ContextDetails),
     status=201,
     also={200: "It is there already, under this key."},
     example={"key": "user_123", "name": "Orders migration", "metadata": {"team": "orders"}},
@@ -234,13 +204,13 @@ async def one_context(tenant: Tenant, context: Context, *, status: int = 200) ->
     return Reply(body={"data": context_json(context, head)}, status=status, headers=etag(head))
 
 
-@operations("GET", "/contexts/{context_id}", scope=Scope.READ, reply=OneContext)
+@operations("GET", "/contexts/{context_id}", scope=Scope.READ, reply=single(ContextDetails))
 async def get_context(call: Call[None, None]) -> Reply:
     """Return a context and where its log stands."""
     return await one_context(call.tenant, await call.tenant.context(call.path["context_id"]))
 
 
-@operations("GET", "/contexts", scope=Scope.READ, query=ListContexts, reply=ManyContexts)
+@operations("GET", "/contexts", scope=Scope.READ, query=ListContexts, reply=many(ContextDetails, str))
 async def list_contexts(call: Call[ListContexts, None]) -> Reply:
     """List contexts, newest first.
 
@@ -284,7 +254,7 @@ async def listed(
 async def _page(tenant: Tenant, items: Sequence[Context], after: str | None) -> Reply:
     heads = await asyncio.gather(*[tenant.handle.head(one.id) for one in items])
     data = [context_json(one, head) for one, head in zip(items, heads, strict=True)]
-    return Reply(body={"data": data, "nextCursor": after, "hasMore": after is not None})
+    return replies.listed(data, after)
 
 
 @operations(
@@ -292,7 +262,7 @@ async def _page(tenant: Tenant, items: Sequence[Context], after: str | None) -> 
     "/contexts/{context_id}",
     scope=Scope.APPEND,
     body=ChangeBody,
-    reply=OneContext,
+    reply=single(ContextDetails),
     example={"name": "Orders migration"},
 )
 async def change_context(call: Call[None, ChangeBody]) -> Reply:
@@ -308,27 +278,23 @@ async def change_context(call: Call[None, ChangeBody]) -> Reply:
     return await one_context(tenant, changed_context)
 
 
-class Fork(Shape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
     """A live context that keeps on reading what it shares with a deleted one."""
 
     id: str
     key: str | None
 
 
-class DeletedContext(ContextShape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedContext(ContextDetails):
     """A context that was deleted."""
 
     #: What it shares with these can still be read there: erase it to take it away from them too.
-    live_forks: list[Fork]
+    live_forks: tuple[Fork, ...]
 
 
-class OneDeleted(Shape):
-    """A context that was deleted."""
-
-    data: DeletedContext
-
-
-@operations("DELETE", "/contexts/{context_id}", scope=Scope.APPEND, reply=OneDeleted)
+@operations("DELETE", "/contexts/{context_id}", scope=Scope.APPEND, reply=single(DeletedContext))
 async def delete_context(call: Call[None, None]) -> Reply:
     """Hide a context.
 
@@ -340,5 +306,5 @@ async def delete_context(call: Call[None, None]) -> Reply:
     forks = await session.delete()
     tenant.forget(id)
     context = await tenant.handle.context(id)
-    live = [{"id": one.context_id, "key": one.session_id} for one in forks]
+    live = [write(Fork(id=one.context_id, key=one.session_id)) for one in forks]
     return Reply(body={"data": {**context_json(context, head), "liveForks": live}})

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from acms.errors import TooLargeError
 from acms.log.read import cover_at
-from acms.model import Json
-from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, Shape
-from acms.server.routes.compaction import OneVersion
-from acms.server.routes.messages import WholeShape, whole_entry_json
+from acms.model import Entry, Json
+from acms.nouns import write
+from acms.results import Erasure
+from acms.server.operation import Body, Call, Operations, Query, Reply, Scope
+from acms.server.replies import show, single
+from acms.server.routes.compaction import Rewrite
 from acms.server.versions import Place, placed
-from acms.server.wire import plain
 
 __all__ = ["operations"]
 
@@ -24,17 +26,12 @@ _ENTRY = f"{_CONTEXT}/entries/{{entry_id}}"
 _NOW = Place()
 
 
-class WholeEntry(WholeShape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeEntry(Entry):
     """An entry with all that it says."""
 
     #: Whether it is neither replaced nor retracted, at the version that was asked for.
     in_force: bool
-
-
-class OneEntry(Shape):
-    """An entry."""
-
-    data: WholeEntry
 
 
 async def _whole_entry(call: Call[Any, Any], id: str, place: Place = _NOW) -> dict[str, Json]:
@@ -44,10 +41,10 @@ async def _whole_entry(call: Call[Any, Any], id: str, place: Place = _NOW) -> di
     entry = session.stage.entry(await (session if at is None else session.at(at)).get(id))
     head = await storage.head(context)
     cover = await cover_at(storage, context, head, head.version if at is None else at)
-    return {**whole_entry_json(entry), "inForce": cover.by(entry.version) is None}
+    return {**write(entry, Entry), "inForce": cover.by(entry.version) is None}
 
 
-@operations("GET", _ENTRY, scope=Scope.READ, query=Place, reply=OneEntry)
+@operations("GET", _ENTRY, scope=Scope.READ, query=Place, reply=single(WholeEntry))
 async def get_entry(call: Call[Place, None]) -> Reply:
     """Return any entry of a context by its id: a message, a fact, a summary, a retraction.
 
@@ -68,7 +65,7 @@ class ReplaceBody(Body):
     _ENTRY,
     scope=Scope.APPEND,
     body=ReplaceBody,
-    reply=OneEntry,
+    reply=single(WholeEntry),
     example={"content": "Which database should the orders service use? We expect 2 TB."},
 )
 async def replace_entry(call: Call[None, ReplaceBody]) -> Reply:
@@ -99,7 +96,7 @@ class RetractBody(Body):
     scope=Scope.APPEND,
     body=RetractBody,
     optional=True,
-    reply=OneVersion,
+    reply=single(Rewrite),
     example={"reason": "said by mistake"},
 )
 async def retract_entry(call: Call[None, RetractBody]) -> Reply:
@@ -111,7 +108,7 @@ async def retract_entry(call: Call[None, RetractBody]) -> Reply:
     session = await call.tenant.session(call.path["context_id"])
     body = call.body
     version = await session.retract(call.path["entry_id"], reason=body.reason, alone=body.alone)
-    return Reply(body={"data": {"version": version}})
+    return show(Rewrite(version=version))
 
 
 class EraseEntry(Query):
@@ -120,33 +117,12 @@ class EraseEntry(Query):
     verify: bool = False
 
 
-class ErasureShape(Shape):
-    """What an erasure took away, and what was checked afterwards."""
-
-    #: Ids of the entries whose content is gone; of those among them that were made from others.
-    ids: list[str]
-    cascaded: list[str]
-    #: Ids of the contexts in which something was erased.
-    contexts: list[str]
-    #: What was still found of it, as far as it was looked for.
-    residue: list[str]
-    verified: bool
-    #: Where no erasure reaches, and what to do there.
-    unreached: list[str]
-
-
-class OneErasure(Shape):
-    """What an erasure took away."""
-
-    data: ErasureShape
-
-
 @operations(
     "DELETE",
     _ENTRY,
     scope=Scope.ERASE,
     query=EraseEntry,
-    reply=OneErasure,
+    reply=single(Erasure),
     takes=("Idempotency-Key",),
 )
 async def erase_entry(call: Call[EraseEntry, None]) -> Reply:
@@ -161,7 +137,7 @@ async def erase_entry(call: Call[EraseEntry, None]) -> Reply:
         done = await session.erase(call.path["entry_id"], verify=call.query.verify)
     finally:
         call.tenant.unlearn()
-    return Reply(body={"data": plain(done)})
+    return show(done)
 
 
 class UndoBody(Body):
@@ -175,7 +151,7 @@ class UndoBody(Body):
     f"{_CONTEXT}/undo",
     scope=Scope.APPEND,
     body=UndoBody,
-    reply=OneVersion,
+    reply=single(Rewrite),
     example={"version": 12},
 )
 async def undo_rewrite(call: Call[None, UndoBody]) -> Reply:
@@ -185,7 +161,7 @@ async def undo_rewrite(call: Call[None, UndoBody]) -> Reply:
     fills the address of one that would come back: the options name what to take back first.
     """
     session = await call.tenant.session(call.path["context_id"])
-    return Reply(body={"data": {"version": await session.undo(call.body.version)}})
+    return show(Rewrite(version=await session.undo(call.body.version)))
 
 
 class ClearBody(Body):
@@ -194,11 +170,13 @@ class ClearBody(Body):
     reason: Annotated[str, Field(min_length=1, max_length=255)] = "cleared"
 
 
-@operations("POST", f"{_CONTEXT}/clear", scope=Scope.APPEND, body=ClearBody, optional=True, reply=OneVersion)
+@operations(
+    "POST", f"{_CONTEXT}/clear", scope=Scope.APPEND, body=ClearBody, optional=True, reply=single(Rewrite)
+)
 async def clear_context(call: Call[None, ClearBody]) -> Reply:
     """Put everything said so far out of force; version 0 says that nothing was said.
 
     What the profile of the namespace knows from this context alone is retired too. Nothing is deleted.
     """
     session = await call.tenant.session(call.path["context_id"])
-    return Reply(body={"data": {"version": await session.clear(reason=call.body.reason)}})
+    return show(Rewrite(version=await session.clear(reason=call.body.reason)))

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, cast
 
 from pydantic import Field
@@ -24,9 +25,10 @@ from acms.errors import (
 )
 from acms.log import validation
 from acms.log.encoding import context_from_json
-from acms.model import Context, ContextQuery, Json
+from acms.model import Context, ContextQuery
 from acms.ports import StorageBackend
-from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope, Shape
+from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope
+from acms.server.replies import show, single
 from acms.server.tenants import OWN, Tenant
 from acms.session import ACMS
 
@@ -133,7 +135,8 @@ class ImportQuery(Query):
     context_id: str | None = None
 
 
-class ImportedContext(Shape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedContext:
     """A context that was written to."""
 
     id: str
@@ -145,7 +148,8 @@ class ImportedContext(Shape):
     message_count: int
 
 
-class Imported(Shape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
     """What an import did."""
 
     format: Literal["chat", "export"]
@@ -153,12 +157,6 @@ class Imported(Shape):
     #: Entries that were not there before.
     new: int
     contexts: list[ImportedContext]
-
-
-class OneImport(Shape):
-    """What an import did."""
-
-    data: Imported
 
 
 class _Lines:
@@ -229,7 +227,7 @@ class _Lines:
     "/import",
     scope=Scope.APPEND,
     query=ImportQuery,
-    reply=OneImport,
+    reply=single(Imported),
     streams=LINES,
     example='{"role": "user", "content": "Which database should the orders service use?"}\n',
 )
@@ -252,8 +250,8 @@ async def import_lines(call: Call[ImportQuery, None]) -> Reply:
         kind, contexts = "export", await _restored(call, lines)
     else:
         kind, contexts = "chat", [await _chat(call, lines)]
-    new = sum(one["new"] for one in contexts)
-    return Reply(body={"data": {"format": kind, "lines": lines.number, "new": new, "contexts": contexts}})
+    new = sum(one.new for one in contexts)
+    return show(Imported(format=kind, lines=lines.number, new=new, contexts=contexts))
 
 
 def _is_header(line: str) -> bool:
@@ -264,13 +262,13 @@ def _is_header(line: str) -> bool:
     return isinstance(found, dict) and "acms" in found
 
 
-async def _restored(call: Call[ImportQuery, None], lines: _Lines) -> list[dict[str, Json]]:
+async def _restored(call: Call[ImportQuery, None], lines: _Lines) -> list[ImportedContext]:
     if call.query.context_id is not None:
         raise ValidationError("is for chats: an export says itself what it is", field="contextId")
     if Scope.ADMIN not in call.principal.scopes:
         raise PermissionDeniedError(f"an export brings ids and settings: the key needs {Scope.ADMIN.value}")
     storage = call.tenant.handle
-    contexts: list[dict[str, Json]] = []
+    contexts: list[ImportedContext] = []
     while (first := await lines.next()) is not None:
         lines.back(*first)
         try:
@@ -281,7 +279,7 @@ async def _restored(call: Call[ImportQuery, None], lines: _Lines) -> list[dict[s
             context = await transfer.restore(storage, lines.context(), first=first[0])
         except CorruptRecordError as error:
             raise ValidationError(str(error), field="body", options=error.options) from error
-        contexts.append(await _import_json(storage, context, before))
+        contexts.append(await _imported(storage, context, before))
     return contexts
 
 
@@ -293,19 +291,19 @@ async def _version(storage: StorageBackend, context: Context) -> int:
         return context.fork or 0
 
 
-async def _import_json(storage: StorageBackend, context: Context, before: int) -> dict[str, Json]:
+async def _imported(storage: StorageBackend, context: Context, before: int) -> ImportedContext:
     head = await storage.head(context.id)
-    return {
-        "id": context.id,
-        "key": context.key,
-        "namespace": context.namespace,
-        "new": head.version - before,
-        "version": head.version,
-        "messageCount": head.messages,
-    }
+    return ImportedContext(
+        id=context.id,
+        key=context.key,
+        namespace=context.namespace,
+        new=head.version - before,
+        version=head.version,
+        message_count=head.messages,
+    )
 
 
-async def _chat(call: Call[ImportQuery, None], lines: _Lines) -> dict[str, Json]:
+async def _chat(call: Call[ImportQuery, None], lines: _Lines) -> ImportedContext:
     id = call.query.context_id
     if id is None:
         raise ValidationError("must name the context that the messages go to", field="contextId")
@@ -324,8 +322,8 @@ async def _chat(call: Call[ImportQuery, None], lines: _Lines) -> dict[str, Json]
                 batch, size = [], 0
     if batch:
         new += await _stored(session, batch)
-    told = await _import_json(call.tenant.handle, await call.tenant.context(id), 0)
-    return {**told, "new": new}
+    told = await _imported(call.tenant.handle, await call.tenant.context(id), 0)
+    return replace(told, new=new)
 
 
 def _check_size(turn: Turn, most: int, number: int) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from acms.errors import ConflictError, IdempotencyMismatchError, NotFoundError, ValidationError
 from acms.log import validation
-from acms.model import Context, Json
-from acms.results import Branch, Delta, Diff
-from acms.server.operation import BASE, Body, Call, Operations, Reply, Scope, Shape
-from acms.server.routes.contexts import ListPage, ManyContexts, OneContext, external, listed, one_context
-from acms.server.routes.messages import WholeShape, whole_entry_json
+from acms.model import Context
+from acms.nouns import write
+from acms.results import Branch, Diff
+from acms.server.operation import BASE, Body, Call, Operations, Reply, Scope
+from acms.server.replies import many, show, single
+from acms.server.routes.contexts import ContextDetails, ListPage, external, listed, one_context
 from acms.server.versions import Name, Place, Version, placed
-from acms.server.wire import instant
 from acms.session import ACMS
 
 __all__ = ["operations"]
@@ -43,70 +44,11 @@ class TagBody(PlaceBody):
     move: bool = False
 
 
-class BranchShape(Shape):
-    """One context of a fork tree."""
-
-    id: str
-    key: str | None
-    parent_id: str | None
-    fork_version: int | None
-    latest_version: int
-    created_at: str
-    #: Hidden, but what it shares with others can still be read there.
-    deleted: bool
-
-
-class ManyBranches(Shape):
-    """Contexts of a fork tree."""
-
-    data: list[BranchShape]
-
-
-class TreeBranch(BranchShape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeBranch(Branch):
     """One context of a fork tree, and how far below the first one it stands."""
 
     depth: int
-
-
-class TreeShape(Shape):
-    """A fork tree, parents before their forks, which are in the order in which they were made."""
-
-    data: list[TreeBranch]
-
-
-class ChangeShape(Shape):
-    """An entry that says something else on the other side."""
-
-    before: WholeShape
-    after: WholeShape
-
-
-class DeltaShape(Shape):
-    """What is in force on one side and not on the other, of one kind."""
-
-    added: list[WholeShape]
-    removed: list[WholeShape]
-    changed: list[ChangeShape]
-
-
-class DiffShape(Shape):
-    """How what is in force differs, from the left side to the right one."""
-
-    left: str
-    right: str
-    #: Newest version up to which both are one and the same log.
-    common: int
-    messages: DeltaShape
-    facts: DeltaShape
-    summaries: DeltaShape
-    #: The same for people to read.
-    text: str
-
-
-class OneDiff(Shape):
-    """A difference."""
-
-    data: DiffShape
 
 
 class DiffQuery(Place):
@@ -119,23 +61,12 @@ class DiffQuery(Place):
     other_tag: Name | None = None
 
 
-class TagShape(Shape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tag:
     """A named version."""
 
     name: str
     version: int
-
-
-class OneTag(Shape):
-    """A named version."""
-
-    data: TagShape
-
-
-class ManyTags(Shape):
-    """Named versions, inherited ones too, oldest first."""
-
-    data: list[TagShape]
 
 
 # ── forks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -147,7 +78,7 @@ class ManyTags(Shape):
     scope=Scope.FORK,
     body=ForkBody,
     optional=True,
-    reply=OneContext,
+    reply=single(ContextDetails),
     status=201,
     also={200: "It is there already, under this key."},
     takes=("Idempotency-Key",),
@@ -168,7 +99,7 @@ async def fork_context(call: Call[None, ForkBody]) -> Reply:
     scope=Scope.FORK,
     body=ForkBody,
     optional=True,
-    reply=OneContext,
+    reply=single(ContextDetails),
     status=201,
     also={200: "It is there already, under this key."},
     takes=("Idempotency-Key",),
@@ -218,45 +149,34 @@ async def _known(call: Call[Any, Any], key: str, namespace: str) -> Context | No
         return None
 
 
-@operations("GET", "/contexts/{context_id}/forks", scope=Scope.READ, query=ListPage, reply=ManyContexts)
+@operations(
+    "GET", "/contexts/{context_id}/forks", scope=Scope.READ, query=ListPage, reply=many(ContextDetails, str)
+)
 async def list_forks(call: Call[ListPage, None]) -> Reply:
     """List what was forked from a context directly, newest first."""
     parent = await call.tenant.context(call.path["context_id"])
     return await listed(call.tenant, parent=parent.id, cursor=call.query.cursor, limit=call.query.limit)
 
 
-@operations("GET", "/contexts/{context_id}/ancestry", scope=Scope.READ, reply=ManyBranches)
+@operations("GET", "/contexts/{context_id}/ancestry", scope=Scope.READ, reply=many(Branch))
 async def list_ancestry(call: Call[None, None]) -> Reply:
     """List the line of forks that leads to a context, the first one first, itself last; deleted ones too."""
     session = await call.tenant.session(call.path["context_id"])
-    return Reply(body={"data": [_branch(one) for one in await session.ancestry()]})
+    return Reply(body={"data": [write(one) for one in await session.ancestry()]})
 
 
-@operations("GET", "/contexts/{context_id}/tree", scope=Scope.READ, reply=TreeShape)
+@operations("GET", "/contexts/{context_id}/tree", scope=Scope.READ, reply=many(TreeBranch))
 async def show_tree(call: Call[None, None]) -> Reply:
     """Show the whole fork tree a context belongs to, deleted branches too."""
     session = await call.tenant.session(call.path["context_id"])
     tree = await session.tree()
-    return Reply(body={"data": [{**_branch(one), "depth": depth} for depth, one in tree or ()]})
-
-
-def _branch(branch: Branch) -> dict[str, Json]:
-    named = branch.session_id != branch.context_id
-    return {
-        "id": branch.context_id,
-        "key": branch.session_id if named else None,
-        "parentId": branch.parent,
-        "forkVersion": branch.fork,
-        "latestVersion": branch.version,
-        "createdAt": instant(branch.created_at),
-        "deleted": branch.deleted,
-    }
+    return Reply(body={"data": [{**write(one), "depth": depth} for depth, one in tree or ()]})
 
 
 # ── differences ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@operations("GET", "/contexts/{context_id}/diff", scope=Scope.READ, query=DiffQuery, reply=OneDiff)
+@operations("GET", "/contexts/{context_id}/diff", scope=Scope.READ, query=DiffQuery, reply=single(Diff))
 async def show_diff(call: Call[DiffQuery, None]) -> Reply:
     """Show how what is in force differs: from this context to another one, or to another version of this one.
 
@@ -271,45 +191,21 @@ async def show_diff(call: Call[DiffQuery, None]) -> Reply:
         raise ValidationError(
             "is required", field="other", options=("give other, otherVersion, otherMessage or otherTag",)
         )
-    found = await _at(left, here).diff(_at(right, there))
-    return Reply(body={"data": _diff(found)})
+    return show(await _at(left, here).diff(_at(right, there)))
 
 
 def _at(session: ACMS, version: int | None) -> Any:
     return session if version is None else session.at(version)
 
 
-def _diff(found: Diff) -> dict[str, Json]:
-    return {
-        "left": found.left,
-        "right": found.right,
-        "common": found.common,
-        "messages": _delta(found.messages),
-        "facts": _delta(found.facts),
-        "summaries": _delta(found.summaries),
-        "text": str(found),
-    }
-
-
-def _delta(delta: Delta) -> dict[str, Json]:
-    return {
-        "added": [whole_entry_json(one) for one in delta.added],
-        "removed": [whole_entry_json(one) for one in delta.removed],
-        "changed": [
-            {"before": whole_entry_json(one.before), "after": whole_entry_json(one.after)}
-            for one in delta.changed
-        ],
-    }
-
-
 # ── named versions ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@operations("GET", "/contexts/{context_id}/tags", scope=Scope.READ, reply=ManyTags)
+@operations("GET", "/contexts/{context_id}/tags", scope=Scope.READ, reply=many(Tag))
 async def list_tags(call: Call[None, None]) -> Reply:
     """List the named versions of a context, inherited ones too, oldest first."""
     tags = await (await call.tenant.session(call.path["context_id"])).tags()
-    return Reply(body={"data": [{"name": name, "version": version} for name, version in tags.items()]})
+    return Reply(body={"data": [write(Tag(name=name, version=version)) for name, version in tags.items()]})
 
 
 @operations(
@@ -318,7 +214,7 @@ async def list_tags(call: Call[None, None]) -> Reply:
     scope=Scope.APPEND,
     body=TagBody,
     optional=True,
-    reply=OneTag,
+    reply=single(Tag),
     example={"move": True},
 )
 async def put_tag(call: Call[None, TagBody]) -> Reply:
@@ -330,7 +226,7 @@ async def put_tag(call: Call[None, TagBody]) -> Reply:
     session = await call.tenant.session(id)
     version = await placed(session, id, body.at_version, body.at_message, body.at_tag)
     found = await session.tag(name, version, move=body.move)
-    return Reply(body={"data": {"name": name, "version": found}})
+    return show(Tag(name=name, version=found))
 
 
 @operations("DELETE", "/contexts/{context_id}/tags/{name}", scope=Scope.APPEND, status=204)

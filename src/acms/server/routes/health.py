@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from acms.errors import ACMSError
 from acms.model import Json
 from acms.observability.logging import log, safe_error
 from acms.server.metrics import MEDIA
-from acms.server.operation import Call, Operations, Reply, Scope, Shape
+from acms.server.operation import Call, Operations, Reply, Scope
 
 __all__ = ["operations"]
 
@@ -25,7 +26,8 @@ async def health(call: Call[Any, Any]) -> Reply:
     return Reply(body={"status": "ok"})
 
 
-class Readiness(Shape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
     """Whether the service can serve."""
 
     status: Literal["ready", "unready"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Annotated
 
 from pydantic import Field
 
@@ -11,24 +12,27 @@ from acms.errors import TooLargeError, ValidationError
 from acms.log import validation
 from acms.log.in_force import Cover, anchor, effective
 from acms.log.read import cover_at
-from acms.model import Entry, Json, Kind
+from acms.model import Entry, Kind
+from acms.nouns import WHEN_GIVEN, write
 from acms.ports import StorageBackend
-from acms.server.operation import Call, Operations, Query, Reply, Scope, Shape
+from acms.results import ContextItem, HistoryEntry, SessionStats, Verdict
+from acms.server.operation import Call, Operations, Query, Reply, Scope
+from acms.server.replies import listed, many, single
 from acms.server.routes.contexts import etag
-from acms.server.routes.messages import EntryShape, RoleName, entry_json
-from acms.server.routes.recall import ItemShape, VerdictShape, item_json, verdicts_json
+from acms.server.routes.messages import BriefEntry
+from acms.server.routes.recall import verdicts
 from acms.server.versions import Place, Version, view_at
-from acms.server.wire import instant, plain
 
 __all__ = ["operations"]
 
 operations = Operations("history")
 
 
-class WindowShape(Shape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
     """The newest contiguous messages in force within a budget, oldest first."""
 
-    data: list[ItemShape]
+    data: Sequence[ContextItem]
     #: What they cost of the budget.
     tokens: int
     budget: int
@@ -36,9 +40,9 @@ class WindowShape(Shape):
     version: int
     #: In force and not shown.
     omitted: int
-    warnings: list[str]
+    warnings: tuple[str, ...]
     #: With `why` only.
-    verdicts: list[VerdictShape] | None = None
+    verdicts: list[Verdict] | None = field(default=None, metadata=WHEN_GIVEN)
 
 
 class WindowQuery(Place):
@@ -51,31 +55,6 @@ class WindowQuery(Place):
     why: bool = False
 
 
-class LineShape(Shape):
-    """One line of a log's history."""
-
-    id: str
-    kind: Literal["message", "fact", "summary", "episode", "retraction"]
-    version: int
-    position: int | None
-    role: RoleName | None
-    #: About 100 characters of the content, on one line.
-    preview: str
-    token_count: int
-    created_at: str
-    state: Literal["live", "expired", "erased"]
-    #: Whether it is neither replaced nor retracted.
-    in_force: bool
-
-
-class HistoryShape(Shape):
-    """A page of history, oldest first."""
-
-    data: list[LineShape]
-    next_cursor: int | None
-    has_more: bool
-
-
 class HistoryQuery(Place):
     """Which page of the history to show."""
 
@@ -84,10 +63,11 @@ class HistoryQuery(Place):
     limit: Annotated[int, Field(ge=1, le=validation.PAGE)] = 50
 
 
-class StateShape(Shape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastState:
     """A page of what is in force at a version, in the order in which it is read."""
 
-    data: list[EntryShape]
+    data: list[BriefEntry]
     version: int
     next_cursor: int | None
     has_more: bool
@@ -100,38 +80,17 @@ class StateQuery(Query):
     limit: Annotated[int, Field(ge=1, le=validation.PAGE)] = 50
 
 
-class StatsShape(Shape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextStats(SessionStats):
     """Counts of a log at one version."""
 
     context_id: str
-    version: int
-    #: Everything ever said; neither decreases.
-    messages: int
-    tokens: int
-    #: What is in force: messages and the summaries that stand for some.
-    active_messages: int
-    active_tokens: int
-    episodes: int
-    current_episode_id: str | None
-    facts: int
-    summaries: int
-    counter: str
-    #: What ranks its recalls: "words", or the name of the embedder's model.
-    tier: str
-    #: Share of its entries that lack no vectors.
-    coverage: float
-
-
-class OneStats(Shape):
-    """Counts of a log."""
-
-    data: StatsShape
 
 
 # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@operations("GET", "/contexts/{context_id}/window", scope=Scope.READ, query=WindowQuery, reply=WindowShape)
+@operations("GET", "/contexts/{context_id}/window", scope=Scope.READ, query=WindowQuery, reply=Window)
 async def show_window(call: Call[WindowQuery, None]) -> Reply:
     """Show the newest contiguous messages in force within a token budget, oldest first.
 
@@ -145,45 +104,33 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
     # The head first: its ETag may not name a message that the window does not show.
     head = await view.storage.head(call.path["context_id"])
     window = await view.window(query.budget, keep=[one.strip() for one in query.keep.split(",") if one])
-    body: dict[str, Json] = {
-        "data": [item_json(item) for item in window],
-        "tokens": window.tokens,
-        "budget": window.budget,
-        "version": window.version,
-        "omitted": window.ledger.omitted,
-        "warnings": list(window.ledger.warnings),
-    }
-    if query.why:
-        body["verdicts"] = verdicts_json(window)
-    return Reply(body=body, headers=etag(head))
+    shown = Window(
+        data=window,
+        tokens=window.tokens,
+        budget=window.budget,
+        version=window.version,
+        omitted=window.ledger.omitted,
+        warnings=window.ledger.warnings,
+        verdicts=verdicts(window) if query.why else None,
+    )
+    return Reply(body=write(shown), headers=etag(head))
 
 
-@operations("GET", "/contexts/{context_id}/history", scope=Scope.READ, query=HistoryQuery, reply=HistoryShape)
+@operations(
+    "GET",
+    "/contexts/{context_id}/history",
+    scope=Scope.READ,
+    query=HistoryQuery,
+    reply=many(HistoryEntry, int),
+)
 async def list_history(call: Call[HistoryQuery, None]) -> Reply:
     """List every entry of a log, oldest first: what was said, learned, summarised and taken back."""
     view = await view_at(call, call.query)
     page = await view.history(limit=call.query.limit, after=call.query.cursor)
-    data = [
-        {
-            "id": line.id,
-            "kind": line.kind,
-            "version": line.version,
-            "position": line.position,
-            "role": line.role,
-            "preview": line.preview,
-            "tokenCount": line.tokens,
-            "createdAt": instant(line.created_at),
-            "state": line.state,
-            "inForce": line.in_force,
-        }
-        for line in page.entries
-    ]
-    return Reply(body=_page(data, page.next_after))
+    return listed([write(line) for line in page.entries], page.next_after)
 
 
-@operations(
-    "GET", "/contexts/{context_id}/at/{version}", scope=Scope.READ, query=StateQuery, reply=StateShape
-)
+@operations("GET", "/contexts/{context_id}/at/{version}", scope=Scope.READ, query=StateQuery, reply=PastState)
 async def show_state(call: Call[StateQuery, None]) -> Reply:
     """List what is in force at a version, in the order in which it is read.
 
@@ -204,9 +151,10 @@ async def show_state(call: Call[StateQuery, None]) -> Reply:
     cover = await cover_at(storage, context, head, version)
     found = await _read_in_force(storage, context, cover, version, query.cursor, query.limit + 1)
     page = found[: query.limit]
-    shown = session.stage.entries(page)
-    body = _page([entry_json(one) for one in shown], anchor(page[-1]) if len(found) > query.limit else None)
-    return Reply(body={"version": version, **body})
+    cursor = anchor(page[-1]) if len(found) > query.limit else None
+    data = [write(one, BriefEntry) for one in session.stage.entries(page)]
+    body = {"data": data, "version": version, "nextCursor": cursor, "hasMore": cursor is not None}
+    return Reply(body=body)
 
 
 async def _read_in_force(
@@ -228,13 +176,8 @@ async def _read_in_force(
     return effective(read, cover, after=after)[:limit]
 
 
-@operations("GET", "/contexts/{context_id}/stats", scope=Scope.READ, query=Place, reply=OneStats)
+@operations("GET", "/contexts/{context_id}/stats", scope=Scope.READ, query=Place, reply=single(ContextStats))
 async def show_stats(call: Call[Place, None]) -> Reply:
     """Count a log: everything ever said, and what is in force."""
-    stats: dict[str, Json] = plain(await (await view_at(call, call.query)).get_session_stats())
-    del stats["sessionId"]  # a context is known by its id here
-    return Reply(body={"data": {"contextId": call.path["context_id"], **stats}})
-
-
-def _page(data: Sequence[Json], cursor: int | None) -> dict[str, Json]:
-    return {"data": data, "nextCursor": cursor, "hasMore": cursor is not None}
+    stats = await (await view_at(call, call.query)).get_session_stats()
+    return Reply(body={"data": {"contextId": call.path["context_id"], **write(stats)}})

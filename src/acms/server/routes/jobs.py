@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from pydantic.alias_generators import to_camel
 
 from acms.compaction import job as compaction
 from acms.errors import NotFoundError, SessionNotFoundError
 from acms.jobs import requests
 from acms.jobs.requests import COMPACT
-from acms.model import Job, JobQuery, JobState, Json
+from acms.model import Job, JobQuery, JobState
+from acms.nouns import write
 from acms.results import Compaction
-from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope, Shape
+from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope
+from acms.server.replies import listed, many, show, single
 from acms.server.tenants import OWN, Tenant
-from acms.server.wire import instant
 from acms.session import ACMS
 
-__all__ = ["CompactionShape", "JobShape", "OneJob", "asked", "compaction_json", "job_json", "operations"]
+__all__ = ["asked", "operations"]
 
 operations = Operations("jobs")
 
@@ -31,81 +31,12 @@ _MARGIN = 1.0
 """Seconds before the deadline of a request that its waiting ends."""
 
 
-class JobShape(Shape):
-    """Work done later by a worker."""
-
-    id: str
-    #: What is done, and behind a colon the model that does it: compact, reflect, embed, expire, collect, adopt.
-    kind: str
-    context_id: str
-    state: Literal["ready", "running", "done", "failed", "cancelled"]
-    #: Rises with every attempt.
-    attempt: int
-    error: str | None
-    #: When it is due.
-    not_before: str
-    created_at: str
-    updated_at: str
-
-
-class LostShape(Shape):
-    """What of a stretch of the log its summary does not say; the log still has it."""
-
-    #: How many of each kind: a kind of detail, "instruction", "marked" or "question"; none of 0.
-    counts: dict[str, int]
-    #: Ids of messages it stood in, up to ten.
-    ids: list[str]
-
-
-class CompactionShape(Shape):
-    """A summary that stands, or stood, for a stretch of the log."""
-
-    version: int
-    id: str
-    summary: str
-    #: First and last version of what it stands for; `spans` says which between them.
-    replaces: tuple[int, int]
-    spans: list[tuple[int, int]]
-    #: Tokens in force before and after it.
-    tokens_before: int
-    tokens_after: int
-    #: Messages that stayed as they were, and entries that it stands for.
-    preserved: int
-    removed: int
-    #: The policy it was made under.
-    policy: dict[str, float | int | bool | None]
-    summarizer: str
-    lost: LostShape
-    created_at: str
-    #: False when it was undone, or a later summary stands for it too.
-    in_force: bool
-
-
-class OneJob(Shape):
-    """A job."""
-
-    data: JobShape
-
-
-class EndedJob(JobShape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedJob(Job):
     """A job, and what came of it."""
 
     #: What a compaction made; null while it is not done, when nothing was worth it, and of other jobs.
-    compaction: CompactionShape | None
-
-
-class OneEnded(Shape):
-    """A job, and what came of it."""
-
-    data: EndedJob
-
-
-class ManyJobs(Shape):
-    """A page of jobs, newest first."""
-
-    data: list[JobShape]
-    next_cursor: str | None
-    has_more: bool
+    compaction: Compaction | None
 
 
 class ListJobs(Query):
@@ -115,41 +46,6 @@ class ListJobs(Query):
     state: Literal["ready", "running", "done", "failed", "cancelled"] | None = None
     cursor: str | None = None
     limit: Annotated[int, Field(ge=1, le=500)] = 50
-
-
-def job_json(job: Job) -> dict[str, Json]:
-    """Write a job; what it is about stays inside."""
-    return {
-        "id": job.id,
-        "kind": job.kind,
-        "contextId": job.context,
-        "state": job.state,
-        "attempt": job.attempt,
-        "error": job.error,
-        "notBefore": instant(job.not_before),
-        "createdAt": instant(job.created_at),
-        "updatedAt": instant(job.updated_at),
-    }
-
-
-def compaction_json(found: Compaction) -> dict[str, Json]:
-    """Write a compaction."""
-    return {
-        "version": found.version,
-        "id": found.id,
-        "summary": found.summary,
-        "replaces": list(found.replaces),
-        "spans": [list(span) for span in found.spans],
-        "tokensBefore": found.tokens_before,
-        "tokensAfter": found.tokens_after,
-        "preserved": found.preserved,
-        "removed": found.removed,
-        "policy": {to_camel(name): value for name, value in found.policy.items()},
-        "summarizer": found.summarizer,
-        "lost": {"counts": dict(found.lost.counts), "ids": list(found.lost.ids)},
-        "createdAt": instant(found.created_at),
-        "inForce": found.in_force,
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +106,7 @@ async def _job(tenant: Tenant, id: str) -> Job:
     return found[0]
 
 
-@operations("GET", "/jobs", scope=Scope.READ, query=ListJobs, reply=ManyJobs)
+@operations("GET", "/jobs", scope=Scope.READ, query=ListJobs, reply=many(Job, str))
 async def list_jobs(call: Call[ListJobs, None]) -> Reply:
     """List jobs, newest first.
 
@@ -227,12 +123,10 @@ async def list_jobs(call: Call[ListJobs, None]) -> Reply:
             limit=query.limit,
         )
     )
-    data = [job_json(job) for job in await visible(tenant, page.items)]
-    after = page.next_after
-    return Reply(body={"data": data, "nextCursor": after, "hasMore": after is not None})
+    return listed([write(job) for job in await visible(tenant, page.items)], page.next_after)
 
 
-@operations("GET", _PATH, scope=Scope.READ, reply=OneEnded)
+@operations("GET", _PATH, scope=Scope.READ, reply=single(EndedJob))
 async def get_job(call: Call[None, None]) -> Reply:
     """Return a job, and when it is done what it made.
 
@@ -248,25 +142,24 @@ async def get_job(call: Call[None, None]) -> Reply:
         except SessionNotFoundError:  # deleted since
             found = []
         made = found[-1] if found else None
-    shown = job_json(job) | {"compaction": None if made is None else compaction_json(made)}
-    return Reply(body={"data": shown})
+    return Reply(body={"data": {**write(job), "compaction": made and write(made)}})
 
 
-@operations("POST", f"{_PATH}/cancel", scope=Scope.COMPACT, reply=OneJob)
+@operations("POST", f"{_PATH}/cancel", scope=Scope.COMPACT, reply=single(Job))
 async def cancel_job(call: Call[None, None]) -> Reply:
     """Give a job up.
 
     An attempt that runs will have no effect. Refused with 409 when the job is done.
     """
     job = await _job(call.tenant, call.path["job_id"])
-    return Reply(body={"data": job_json(await requests.cancel(call.tenant.handle, job.id))})
+    return show(await requests.cancel(call.tenant.handle, job.id))
 
 
-@operations("POST", f"{_PATH}/retry", scope=Scope.COMPACT, reply=OneJob)
+@operations("POST", f"{_PATH}/retry", scope=Scope.COMPACT, reply=single(Job))
 async def retry_job(call: Call[None, None]) -> Reply:
     """Make a job due now that waits, failed or was cancelled.
 
     Refused with 409 when it runs or is done, or when another job is to do its work by now.
     """
     job = await _job(call.tenant, call.path["job_id"])
-    return Reply(body={"data": job_json(await requests.retry(call.tenant.handle, job.id))})
+    return show(await requests.retry(call.tenant.handle, job.id))

@@ -5,39 +5,26 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_type_hints
 
-from pydantic import Field
+from pydantic import Field, create_model
+from pydantic.alias_generators import to_camel
 
 from acms.errors import TooLargeError, ValidationError
 from acms.log import validation
-from acms.log.encoding import episode_id
 from acms.log.read import cover_at
-from acms.model import (
-    ANY,
-    Entry,
-    Json,
-    Kind,
-    Media,
-    Part,
-    Raw,
-    Reasoning,
-    Role,
-    Seen,
-    Text,
-    ToolCall,
-    ToolResult,
-)
-from acms.privacy.modes import Cleared
+from acms.model import ANY, Durability, Embedded, Entry, Json, Kind, Part, Role, Seen
+from acms.nouns import PARTS, answered, instant, spelled, text_of, write, write_part
 from acms.results import MessageReceipt
 from acms.server import wire
-from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, Shape
+from acms.server.operation import Body, Call, Operations, Query, Reply, Scope
+from acms.server.replies import listed, many
 from acms.server.routes.contexts import etag
 from acms.server.tenants import Tenant
-from acms.server.wire import instant, named, plain
 
-__all__ = ["EntryShape", "StoredShape", "WholeShape", "entry_json", "operations", "whole_entry_json"]
+__all__ = ["BriefEntry", "operations"]
 
 operations = Operations("messages")
 
@@ -52,85 +39,27 @@ RoleName = Literal["system", "developer", "user", "assistant", "tool"]
 # ── what comes in ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class TextBody(Body):
-    """Plain text."""
-
-    type: Literal["text"]
-    text: str
-
-    def part(self) -> Part:
-        """Return the part."""
-        return Text(self.text)
-
-
-class ReasoningBody(Body):
-    """A model's visible reasoning."""
-
-    type: Literal["reasoning"]
-    text: str
-    signature: str | None = None
-
-    def part(self) -> Part:
-        """Return the part."""
-        return Reasoning(self.text, self.signature)
+def _part_body(type: str, kind: Any) -> Any:
+    """Return how a part of a message is sent: its fields, and which of the parts it is."""
+    hints = get_type_hints(kind)
+    said: dict[str, Any] = {"type": (Literal[type], ...)}
+    for one in fields(kind):
+        default = ... if one.default is MISSING else one.default
+        said[f"{one.name}_"] = (hints[one.name], Field(default, alias=to_camel(one.name)))
+    return create_model(f"{kind.__name__}Body", __base__=Body, __doc__=kind.__doc__, **said)
 
 
-class ToolCallBody(Body):
-    """A model asks for a tool to be run; `arguments` is JSON text as the model wrote it."""
-
-    type: Literal["tool_call"]
-    call_id: str
-    name: str
-    arguments: str = "{}"
-
-    def part(self) -> Part:
-        """Return the part."""
-        return ToolCall(self.call_id, self.name, self.arguments)
+def _part(sent: Any) -> Part:
+    """Return the part of a message that was sent."""
+    given: Any = PARTS[sent.type]
+    return given(**{one.name: getattr(sent, f"{one.name}_") for one in fields(given)})
 
 
-class ToolResultBody(Body):
-    """The answer to one tool call."""
-
-    type: Literal["tool_result"]
-    call_id: str
-    output: str
-    is_error: bool = False
-
-    def part(self) -> Part:
-        """Return the part."""
-        return ToolResult(self.call_id, self.output, self.is_error)
-
-
-class MediaBody(Body):
-    """A reference to media that is kept elsewhere."""
-
-    type: Literal["media"]
-    mime: str
-    ref: str
-    sha256: str = ""
-    tokens: int = 0
-
-    def part(self) -> Part:
-        """Return the part."""
-        return Media(self.mime, self.ref, self.sha256, self.tokens)
-
-
-class RawBody(Body):
-    """A vendor's own item, kept byte for byte."""
-
-    type: Literal["raw"]
-    vendor: str
-    json_text: Annotated[str, Field(alias="json")]
-
-    def part(self) -> Part:
-        """Return the part."""
-        return Raw(self.vendor, self.json_text)
-
-
-PartBody = Annotated[
-    TextBody | ReasoningBody | ToolCallBody | ToolResultBody | MediaBody | RawBody,
-    Field(discriminator="type"),
-]
+if TYPE_CHECKING:
+    PartBody = Any
+else:
+    _BODIES = tuple(_part_body(type, kind) for type, kind in PARTS.items())
+    PartBody = Annotated[Union[_BODIES], Field(discriminator="type")]  # noqa: UP007
 
 
 class FunctionBody(Body):
@@ -184,94 +113,37 @@ class AppendBody(Body):
 # ── what goes out ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class EntryShape(Shape):
-    """One immutable record of a log."""
-
-    id: str
-    #: Of the context that owns it: an ancestor's for what a fork inherited.
-    context_id: str
-    kind: Literal["message", "fact", "summary", "episode", "retraction"]
-    version: int
-    #: Ordinal among the messages; null for everything else.
-    position: int | None
-    role: RoleName | None
-    #: Canonical text: what is counted and searched. Calls stand in it as `name(arguments)`.
-    content: str
-    #: The full form of a message with tools, media or reasoning; empty for plain text.
-    parts: list[dict[str, Any]]
-    tool_call_id: str | None
-    tool_name: str | None
-    model: str | None
-    actor_id: str | None
-    markers: list[str]
-    metadata: dict[str, Any]
-    token_count: int
-    created_at: str
-    origin: str
-    privacy: str
-    episode_id: str | None
-    chain_hash: str
-    #: Whether it still has its content.
-    state: Literal["live", "expired", "erased"]
+_INNER = "key detected closes group covers replaces sources data batch total digest salt"
+_BRIEF = spelled(**dict.fromkeys(_INNER.split()))
+"""Says of an entry what a list leaves out."""
 
 
-class WholeShape(EntryShape):
-    """An entry with all that it says, also about others."""
-
-    #: The caller's id for it.
-    key: str | None
-    #: Whether the markers were found in the text.
-    detected: bool
-    #: On the message that ends an episode: why.
-    closes: str | None
-    #: Shared by a message with tool calls and the answers to them.
-    group: str | None
-    #: First and last version of what a summary or an episode stands for, and of each stretch that is out of force
-    #: from this entry's version on.
-    covers: tuple[int, int] | None
-    replaces: list[tuple[int, int]]
-    #: Ids of the entries it was made from.
-    sources: list[str]
-    #: Fields that depend on the kind: a fact's subject and attribute, a retraction's reason.
-    data: dict[str, Any]
-    #: First version of the append that wrote it; tokens of all messages up to it.
-    batch: int
-    total: int
-    #: What its hash is made of.
-    digest: str
-    salt: str | None
+@_BRIEF
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BriefEntry(Entry):
+    """One immutable record of a log, without what it says about others."""
 
 
-class ListedShape(EntryShape):
+@_BRIEF
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedMessage(Entry):
     """A message of the log."""
 
     #: Whether it is neither replaced nor retracted.
     in_force: bool
 
 
-class StoredShape(EntryShape):
+@_BRIEF
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage(Entry):
     """A message as it was stored."""
 
     #: What the append survives.
-    durability: Literal["memory", "relaxed", "disk", "quorum"]
+    durability: Durability
     #: Where its vectors are.
-    embedded: Literal["stored", "queued", "pending"]
+    embedded: Embedded
     #: Whether this key had been appended before: nothing new was stored.
     repeated: bool
-
-
-class ManyStored(Shape):
-    """What was appended, in order."""
-
-    data: list[StoredShape]
-
-
-class ManyMessages(Shape):
-    """A page of messages."""
-
-    data: list[ListedShape]
-    next_cursor: int | None
-    has_more: bool
 
 
 class ListMessages(Query):
@@ -283,62 +155,6 @@ class ListMessages(Query):
     order: Literal["asc", "desc"] = "asc"
 
 
-def entry_json(entry: Entry) -> dict[str, Json]:
-    """Write an entry of the log."""
-    metadata = entry.metadata
-    return {
-        "id": entry.id,
-        "contextId": entry.context,
-        "kind": str(entry.kind),
-        "version": entry.version,
-        "position": entry.position,
-        "role": named(entry.role),
-        "content": entry.content,
-        "parts": plain(entry.parts) if entry.parts else [],
-        "toolCallId": _answers(entry.parts),
-        "toolName": _text(metadata.get("toolName")),
-        "model": _text(metadata.get("model")),
-        "actorId": entry.actor,
-        "markers": list(entry.markers),
-        "metadata": dict(metadata),
-        "tokenCount": entry.tokens,
-        "createdAt": instant(entry.created_at),
-        "origin": str(entry.origin),
-        "privacy": str(entry.privacy),
-        "episodeId": episode_id(entry.context, entry.episode) if entry.episode else None,
-        "chainHash": entry.chain.hex(),
-        "state": entry.state,
-    }
-
-
-def whole_entry_json(entry: Entry) -> dict[str, Json]:
-    """Write an entry of the log with all that it says."""
-    return {
-        **entry_json(entry),
-        "key": entry.key,
-        "detected": entry.detected,
-        "closes": entry.closes,
-        "group": entry.group,
-        "covers": plain(entry.covers),
-        "replaces": plain(entry.replaces),
-        "sources": list(entry.sources),
-        "data": dict(entry.data),
-        "batch": entry.batch,
-        "total": entry.total,
-        "digest": entry.digest.hex(),
-        # With the salt a short text could be guessed from its digest.
-        "salt": None if entry.salt is None or isinstance(entry, Cleared) else entry.salt.hex(),
-    }
-
-
-def _answers(parts: Sequence[Part]) -> str | None:
-    return next((part.call_id for part in parts if isinstance(part, ToolResult)), None)
-
-
-def _text(value: Json) -> str | None:
-    return value if isinstance(value, str) else None
-
-
 # ── append ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -347,7 +163,7 @@ def _text(value: Json) -> str | None:
     "/contexts/{context_id}/messages",
     scope=Scope.APPEND,
     body=AppendBody,
-    reply=ManyStored,
+    reply=many(StoredMessage),
     status=201,
     takes=("Idempotency-Key", "If-Match"),
     example={"messages": [{"role": "user", "content": "Which database should the orders service use?"}]},
@@ -392,8 +208,8 @@ def _draft(index: int, one: MessageBody, most: int, now: datetime) -> dict[str, 
         if one.model is not None:
             draft["metadata"] = {**(draft.get("metadata") or {}), "model": one.model}
         if one.parts:
-            draft["parts"] = [part.part() for part in one.parts]
-            size += len(wire.written(plain(draft["parts"])))
+            draft["parts"] = [_part(sent) for sent in one.parts]
+            size += len(wire.written([write_part(part) for part in draft["parts"]]))
         if one.tool_calls:
             draft["tool_calls"] = calls = [call.model_dump(exclude_none=True) for call in one.tool_calls]
             size += _bytes(json.dumps(calls, ensure_ascii=False))  # what is no number is refused later
@@ -466,9 +282,9 @@ def _stored(
         parts, stored["content"] = validation.parts(
             Role(role), content, draft.get("parts"), draft.get("tool_calls"), draft.get("tool_call_id")
         )
-        stored["parts"] = plain(parts)
-        stored["toolCallId"] = _answers(parts)
-        stored["toolName"], stored["model"] = _text(metadata.get("toolName")), _text(metadata.get("model"))
+        stored["parts"] = [write_part(part) for part in parts]
+        stored["toolCallId"] = answered(parts)
+        stored["toolName"], stored["model"] = text_of(metadata, "toolName"), text_of(metadata, "model")
         stored["actorId"], stored["metadata"] = draft.get("actor_id"), metadata
         stored["origin"] = draft.get("origin") or stored["origin"]
         stored["privacy"] = draft.get("privacy", "allow")
@@ -481,7 +297,7 @@ async def _repeated(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Reply
     entries = await tenant.handle.get([one.message_id for one in receipts])
     data = [
         {
-            **entry_json(entry),
+            **write(entry, BriefEntry),
             "durability": one.durability,
             "embedded": one.embedded,
             "repeated": True,
@@ -496,7 +312,11 @@ async def _repeated(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Reply
 
 
 @operations(
-    "GET", "/contexts/{context_id}/messages", scope=Scope.READ, query=ListMessages, reply=ManyMessages
+    "GET",
+    "/contexts/{context_id}/messages",
+    scope=Scope.READ,
+    query=ListMessages,
+    reply=many(ListedMessage, int),
 )
 async def list_messages(call: Call[ListMessages, None]) -> Reply:
     """List the messages of a log, also those that are out of force.
@@ -518,13 +338,5 @@ async def list_messages(call: Call[ListMessages, None]) -> Reply:
         entries.reverse()
     page, cover = entries[: query.limit], await cover_at(storage, head.context, head, head.version)
     shown = session.stage.entries(page)
-    data = [{**entry_json(one), "inForce": cover.by(one.version) is None} for one in shown]
-    more_follow = len(entries) > query.limit
-    return Reply(
-        body={
-            "data": data,
-            "nextCursor": page[-1].version if more_follow else None,
-            "hasMore": more_follow,
-        },
-        headers=etag(head),
-    )
+    data = [{**write(one, BriefEntry), "inForce": cover.by(one.version) is None} for one in shown]
+    return listed(data, page[-1].version if len(entries) > query.limit else None, headers=etag(head))

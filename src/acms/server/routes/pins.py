@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -10,10 +11,11 @@ from pydantic import Field
 
 from acms.errors import NotFoundError
 from acms.log import validation
-from acms.model import Json, KVEntry
+from acms.model import KVEntry
+from acms.nouns import write
 from acms.prompt.pins import Pin, create_pin_registry
-from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, Shape
-from acms.server.wire import instant
+from acms.server.operation import Body, Call, Operations, Query, Reply, Scope
+from acms.server.replies import listed, many, show, single
 
 __all__ = ["operations"]
 
@@ -22,7 +24,8 @@ operations = Operations("pins")
 _PATH = "/pins/{namespace}"
 
 
-class PinShape(Shape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedValue:
     """A key that is always shown, and what lies under it."""
 
     key: str
@@ -30,25 +33,11 @@ class PinShape(Shape):
     role: Literal["system", "developer", "user"] | None
     #: The higher, the earlier.
     priority: float | None
-    tags: list[str]
-    updated_at: str | None
+    tags: tuple[str, ...]
+    updated_at: datetime | None
     #: Whether nothing lies under the key: then it is not shown.
     missing: bool
     value: Any
-
-
-class OnePin(Shape):
-    """A pin."""
-
-    data: PinShape
-
-
-class ManyPins(Shape):
-    """A page of pins, those that are shown first first."""
-
-    data: list[PinShape]
-    next_cursor: str | None
-    has_more: bool
 
 
 class ListPins(Query):
@@ -79,7 +68,8 @@ class Unpin(Query):
     value: bool = False
 
 
-class Unpinned(Shape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpinned:
     """What was there."""
 
     key: str
@@ -88,35 +78,29 @@ class Unpinned(Shape):
     deleted: bool
 
 
-class OneUnpinned(Shape):
-    """What was there."""
-
-    data: Unpinned
-
-
-def _pin_json(pin: Pin, entry: KVEntry | None) -> dict[str, Json]:
-    known = pin.metadata
-    return {
-        "key": pin.key,
-        "label": known.label,
-        "role": known.role,
-        "priority": known.priority,
-        "tags": list(known.tags),
-        "updatedAt": _moment(known.updated_at),
-        "missing": entry is None,
-        "value": None if entry is None else entry.data,
-    }
+def _pinned_value(pin: Pin, entry: KVEntry | None) -> PinnedValue:
+    known: Any = pin.metadata  # of another program's pin it may hold what no signature has
+    return PinnedValue(
+        key=pin.key,
+        label=known.label,
+        role=known.role,
+        priority=known.priority,
+        tags=known.tags,
+        updated_at=_moment(known.updated_at),
+        missing=entry is None,
+        value=None if entry is None else entry.data,
+    )
 
 
-def _moment(milliseconds: int | None) -> str | None:
+def _moment(milliseconds: int | None) -> datetime | None:
     """Return a time; None for one that no calendar has, which another program may have stored."""
     try:
-        return None if milliseconds is None else instant(datetime.fromtimestamp(milliseconds / 1000, UTC))
+        return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return None
 
 
-@operations("GET", _PATH, scope=Scope.MEMORY_READ, query=ListPins, reply=ManyPins)
+@operations("GET", _PATH, scope=Scope.MEMORY_READ, query=ListPins, reply=many(PinnedValue, str))
 async def list_pins(call: Call[ListPins, None]) -> Reply:
     """List what the prompts of a namespace show, in order: higher priority first, then the newest, then by key."""
     store, query = call.tenant.kv, call.query
@@ -130,8 +114,8 @@ async def list_pins(call: Call[ListPins, None]) -> Reply:
     page = pins[start : start + query.limit]
     entries = await asyncio.gather(*(store.get(pin.key) for pin in page))
     more = len(pins) > start + len(page)
-    data = [_pin_json(pin, entry) for pin, entry in zip(page, entries, strict=True)]
-    return Reply(body={"data": data, "nextCursor": page[-1].key if more else None, "hasMore": more})
+    data = [write(_pinned_value(pin, entry)) for pin, entry in zip(page, entries, strict=True)]
+    return listed(data, page[-1].key if more else None)
 
 
 @operations(
@@ -139,7 +123,7 @@ async def list_pins(call: Call[ListPins, None]) -> Reply:
     _PATH,
     scope=Scope.MEMORY_WRITE,
     body=PinBody,
-    reply=OnePin,
+    reply=single(PinnedValue),
     example={
         "key": "user:123/profile",
         "value": {"name": "Sam", "timezone": "America/Los_Angeles"},
@@ -162,10 +146,10 @@ async def put_pin(call: Call[None, PinBody]) -> Reply:
         body.key, label=body.label, role=body.role, priority=body.priority, tags=body.tags
     )
     entry = await (store.set(body.key, body.value) if given else store.get(body.key))
-    return Reply(body={"data": _pin_json(pin, entry)})
+    return show(_pinned_value(pin, entry))
 
 
-@operations("DELETE", _PATH, scope=Scope.MEMORY_WRITE, query=Unpin, reply=OneUnpinned)
+@operations("DELETE", _PATH, scope=Scope.MEMORY_WRITE, query=Unpin, reply=single(Unpinned))
 async def delete_pin(call: Call[Unpin, None]) -> Reply:
     """Show a key no more; what lies under it stays, unless `value=true`."""
     store, key = call.tenant.kv, call.query.key
@@ -174,4 +158,4 @@ async def delete_pin(call: Call[Unpin, None]) -> Reply:
     if call.query.value and any(pin.key == key for pin in await registry.list()):
         deleted = await store.delete(key)  # first: a pin that shows nothing can be let go of again
     unpinned = await registry.unpin(key)
-    return Reply(body={"data": {"key": key, "unpinned": unpinned, "deleted": deleted}})
+    return show(Unpinned(key=key, unpinned=unpinned, deleted=deleted))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from acms.model import Json
+from acms.nouns import WHEN_GIVEN
+from acms.plan.nodes import Step
 from acms.ports import Codec
 from acms.prompt.builder import Prompt, Rendered
 from acms.prompt.manifest import Manifest
-from acms.prompt_types import Changed
+from acms.prompt_types import CachePrediction, Count
 from acms.providers import codecs
-from acms.server.operation import Body, Call, Operations, Reply, Scope, Shape
-from acms.server.routes.recall import Budget, Excluded, VerdictShape, verdict_json, within
+from acms.results import Verdict
+from acms.server.operation import Body, Call, Operations, Reply, Scope
+from acms.server.replies import show, single
+from acms.server.routes.recall import Budget, Excluded, within
 from acms.server.versions import Version, view_at
-from acms.server.wire import plain
 
 __all__ = ["operations"]
 
@@ -75,75 +79,25 @@ class PromptBody(Body):
     at_tag: str | None = None
 
 
-class CountShape(Shape):
-    """The tokens of a whole request."""
-
-    #: By the format's counter; the truth when exact.
-    tokens: int
-    exactness: Literal["exact", "calibrated", "bytes"]
-    #: What is within the budget.
-    upper_bound: int
-
-
-class FirstChange(Shape):
-    """The first message that is not as it was."""
-
-    index: int
-    role: str | None
-    path: str
-
-
-class CacheShape(Shape):
-    """What of a prompt its provider can read from the prompt cache."""
-
-    predicted_tokens: int
-    #: Tokens of what both prompts begin with.
-    shared_tokens: int
-    first_change: FirstChange | None
-    reason: str
-    key: str
-    #: Tokens of the whole request.
-    total_tokens: int
-    #: Whether there was an earlier prompt, and the part that differs first from it.
-    compared: bool
-    changed: Changed | None
-
-
-class StepShape(Shape):
-    """What was done to one part to make the prompt fit."""
-
-    path: str
-    priority: int
-    strategy: str
-    #: Tokens before and after it.
-    before: int
-    after: int
-
-
-class PromptShape(Shape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedPrompt:
     """A prompt within its budget."""
 
     #: Arguments of the provider's request, by its own names; not the model.
     payload: dict[str, Any]
     codec: str
     model: str
-    tokens: CountShape
+    tokens: Count
     budget: int
-    cache: CacheShape
+    cache: CachePrediction
     #: What was done to make it fit, in order.
-    steps: list[StepShape]
-    warnings: list[str]
+    steps: Sequence[Step]
+    warnings: tuple[str, ...]
     #: Where every stretch of text comes from, with `ledger` also what was recalled and not chosen; give it as `after`
     #: next time.
     manifest: dict[str, Any]
     #: With `ledger` only.
-    verdicts: list[VerdictShape] | None = None
-
-
-class OnePrompt(Shape):
-    """A prompt within its budget."""
-
-    data: PromptShape
+    verdicts: list[Verdict] | None = field(default=None, metadata=WHEN_GIVEN)
 
 
 @lru_cache(maxsize=64)
@@ -156,7 +110,7 @@ def _codec(name: str, model: str | None) -> Codec:
     "/contexts/{context_id}/prompt",
     scope=Scope.MEMORY_READ,
     body=PromptBody,
-    reply=OnePrompt,
+    reply=single(RenderedPrompt),
     writes=False,
     example={
         "codec": "openai-chat",
@@ -208,30 +162,19 @@ async def render_prompt(call: Call[None, PromptBody]) -> Reply:
     if body.tools:
         made = made.tools(body.tools)
     rendered = await made.render(budget=body.budget, after=after, on_event=call.app.metrics.event)
-    return Reply(body={"data": _prompt_json(rendered, ledger=body.ledger)})
+    return show(_prompt(rendered, body.budget, ledger=body.ledger))
 
 
-def _prompt_json(found: Rendered, *, ledger: bool) -> dict[str, Json]:
-    shown: dict[str, Json] = {
-        "payload": found.payload,
-        "codec": found.codec.name,
-        "model": found.codec.model,
-        "tokens": plain(found.tokens),
-        "budget": found.budget,
-        "cache": plain(found.cache),
-        "steps": [
-            {
-                "path": step.path,
-                "priority": step.priority,
-                "strategy": step.strategy,
-                "before": step.before,
-                "after": step.after,
-            }
-            for step in found.steps
-        ],
-        "warnings": list(found.warnings),
-        "manifest": (found.manifest if ledger else found.outline).to_json(),
-    }
-    if ledger:
-        shown["verdicts"] = [verdict_json(one) for one in found.ledger.candidates.values()]
-    return shown
+def _prompt(found: Rendered, budget: int, *, ledger: bool) -> RenderedPrompt:
+    return RenderedPrompt(
+        payload=found.payload,
+        codec=found.codec.name,
+        model=found.codec.model,
+        tokens=found.tokens,
+        budget=budget,
+        cache=found.cache,
+        steps=found.steps,
+        warnings=found.warnings,
+        manifest=(found.manifest if ledger else found.outline).to_json(),
+        verdicts=list(found.ledger.candidates.values()) if ledger else None,
+    )

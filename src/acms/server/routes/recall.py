@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from acms.errors import ValidationError
-from acms.model import Json
-from acms.results import ContextItem, ContextItems, Verdict
+from acms.nouns import WHEN_GIVEN
+from acms.results import Band, Certainty, ContextItem, ContextItems, Verdict
 from acms.server.config import Limits
-from acms.server.operation import Body, Call, Operations, Reply, Scope, Shape
-from acms.server.routes.messages import RoleName
+from acms.server.operation import Body, Call, Operations, Reply, Scope
+from acms.server.replies import show, single
 from acms.server.versions import Version, view_at
-from acms.server.wire import instant, named, plain
 from acms.text import chat_messages as chat
 
-__all__ = [
-    "ItemShape",
-    "VerdictShape",
-    "item_json",
-    "operations",
-    "verdict_json",
-    "verdicts_json",
-    "within",
-]
+__all__ = ["operations", "verdicts", "within"]
 
 operations = Operations("memory")
 
@@ -59,77 +52,12 @@ class RecallBody(Body):
     why: bool = False
 
 
-class RedactionShape(Shape):
-    """What was taken out of an entry before it was shown."""
-
-    mode: Literal["allow", "redact", "block"]
-    #: How often what was taken out, by kind.
-    kinds: dict[str, int]
-
-
-class ItemShape(Shape):
-    """One thing the model should see, and why."""
-
-    #: Of the entry it shows.
-    id: str
-    version: int
-    position: int | None
-    role: RoleName | None
-    content: str
-    source: Literal["fact", "summary", "marked", "similar", "current_episode", "window"]
-    #: Relevance raised by the markers, and how well it answers, both in [0, 1]; 0 in a window.
-    score: float
-    relevance: float
-    #: What it costs in the prompt, its frame included.
-    token_count: int
-    markers: list[str]
-    parts: list[dict[str, Any]]
-    group: str | None
-    actor_id: str | None
-    metadata: dict[str, Any]
-    created_at: str
-    #: Whether it was cut to fit.
-    truncated: bool
-    why: str
-    #: Null when it is shown as it was said.
-    redaction: RedactionShape | None
-
-
-class VerdictShape(Shape):
-    """What was decided about one candidate, and by which rule."""
-
-    id: str
-    version: int
-    included: bool
-    rule: str
-    source: str | None
-    relevance: float
-    #: Sum of the marker weights.
-    boost: float
-    score: float
-    #: What each signal adds to the relevance, by name.
-    parts: dict[str, float]
-    tokens: int
-    reason: str
-
-
-class CertaintyShape(Shape):
-    """How sure it is that memory holds an answer, and what that was read off."""
-
-    confidence: float
-    #: Share of what was asked for that the best places hold.
-    reach: float
-    #: How much more of it the speaker whom the query names has said than anybody else.
-    lead: float
-    #: How well the best entry answers by meaning.
-    rise: float
-
-
-class Recalled(Shape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
     """What the model should see for a query."""
 
     #: In the order in which the model should see them: facts, past messages, the current episode.
-    items: list[ItemShape]
+    items: Sequence[ContextItem]
     #: What they cost together, frames included, and what they may cost.
     tokens: int
     budget: int
@@ -137,23 +65,17 @@ class Recalled(Shape):
     version: int
     #: How sure it is that memory holds an answer, in [0, 1] and in words.
     confidence: float
-    band: Literal["strong", "possible", "none"]
+    band: Band
     #: Share of the entries in force that could be compared by meaning.
     coverage: float
     #: What ranked them: "words", or the name of the embedder's model.
     tier: str
-    warnings: list[str]
+    warnings: tuple[str, ...]
     #: Candidates that are not shown.
     omitted: int
     #: With `why` only: best first.
-    verdicts: list[VerdictShape] | None = None
-    certainty: CertaintyShape | None = None
-
-
-class OneRecall(Shape):
-    """What the model should see for a query."""
-
-    data: Recalled
+    verdicts: list[Verdict] | None = field(default=None, metadata=WHEN_GIVEN)
+    certainty: Certainty | None = field(default=None, metadata=WHEN_GIVEN)
 
 
 def within(budget: int | None, limits: Limits, field: str) -> None:
@@ -162,73 +84,28 @@ def within(budget: int | None, limits: Limits, field: str) -> None:
         raise ValidationError(f"must be at most {limits.tokens}", field=field)
 
 
-def item_json(item: ContextItem) -> dict[str, Json]:
-    """Write a recalled or windowed item."""
-    found = item.redaction
-    return {
-        "id": item.id,
-        "version": item.version,
-        "position": item.position,
-        "role": named(item.role),
-        "content": item.content,
-        "source": str(item.source),
-        "score": item.score,
-        "relevance": item.relevance,
-        "tokenCount": item.token_count,
-        "markers": list(item.markers),
-        "parts": plain(item.parts) if item.parts else [],
-        "group": item.group,
-        "actorId": item.actor_id,
-        "metadata": dict(item.metadata),
-        "createdAt": instant(item.created_at),
-        "truncated": item.truncated,
-        "why": item.why,
-        "redaction": None if found is None else {"mode": found.mode, "kinds": dict(found.kinds)},
-    }
-
-
-def verdict_json(one: Verdict) -> dict[str, Json]:
-    """Write a verdict."""
-    return {
-        "id": one.id,
-        "version": one.version,
-        "included": one.included,
-        "rule": one.rule,
-        "source": one.source,
-        "relevance": one.relevance,
-        "boost": one.boost,
-        "score": one.score,
-        "parts": dict(one.parts),
-        "tokens": one.tokens,
-        "reason": one.reason,
-    }
-
-
-def verdicts_json(found: ContextItems) -> list[Json]:
-    """Write why each candidate is shown or not, best first."""
-    verdicts = sorted(
+def verdicts(found: ContextItems) -> list[Verdict]:
+    """Return why each candidate is shown or not, best first."""
+    return sorted(
         found.ledger.candidates.values(), key=lambda one: (not one.included, -one.score, one.version)
     )
-    return [verdict_json(one) for one in verdicts]
 
 
-def _recalled(found: ContextItems, *, why: bool) -> dict[str, Json]:
-    shown: dict[str, Json] = {
-        "items": [item_json(item) for item in found],
-        "tokens": found.tokens,
-        "budget": found.budget,
-        "version": found.version,
-        "confidence": found.confidence,
-        "band": found.band,
-        "coverage": found.coverage,
-        "tier": found.tier,
-        "warnings": list(found.ledger.warnings),
-        "omitted": found.ledger.omitted,
-    }
-    if why:
-        shown["verdicts"] = verdicts_json(found)
-        shown["certainty"] = found.ledger.certainty._asdict()
-    return shown
+def _recalled(found: ContextItems, *, why: bool) -> Recalled:
+    return Recalled(
+        items=found,
+        tokens=found.tokens,
+        budget=found.budget,
+        version=found.version,
+        confidence=found.confidence,
+        band=found.band,
+        coverage=found.coverage,
+        tier=found.tier,
+        warnings=found.ledger.warnings,
+        omitted=found.ledger.omitted,
+        verdicts=verdicts(found) if why else None,
+        certainty=found.ledger.certainty if why else None,
+    )
 
 
 @operations(
@@ -236,7 +113,7 @@ def _recalled(found: ContextItems, *, why: bool) -> dict[str, Json]:
     f"{_CONTEXT}/recall",
     scope=Scope.MEMORY_READ,
     body=RecallBody,
-    reply=OneRecall,
+    reply=single(Recalled),
     writes=False,
     example={"query": "what did we choose for orders?", "tokenBudget": 500},
 )
@@ -260,7 +137,7 @@ async def recall(call: Call[None, RecallBody]) -> Reply:
         include_superseded=body.include_superseded,
         relevant_only=body.relevant_only,
     )
-    return Reply(body={"data": _recalled(found, why=body.why)})
+    return show(_recalled(found, why=body.why))
 
 
 class ChatBody(Body):
@@ -273,7 +150,8 @@ class ChatBody(Body):
     at_tag: str | None = None
 
 
-class ChatShape(Shape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
     """Messages that can be sent to a model as they stand."""
 
     #: As chat completions take them.
@@ -282,18 +160,12 @@ class ChatShape(Shape):
     budget: int
 
 
-class OneChat(Shape):
-    """Messages that can be sent to a model as they stand."""
-
-    data: ChatShape
-
-
 @operations(
     "POST",
     f"{_CONTEXT}/chat",
     scope=Scope.MEMORY_READ,
     body=ChatBody,
-    reply=OneChat,
+    reply=single(Chat),
     writes=False,
     example={"query": "what did we choose for orders?", "budget": 6000},
     reply_example={
@@ -315,4 +187,4 @@ async def chat_messages(call: Call[None, ChatBody]) -> Reply:
     session = await view_at(call, body)
     messages = await session.messages(body.query, budget=body.budget)
     tokens = chat.tokens(messages, session.counter)
-    return Reply(body={"data": {"messages": messages, "tokens": tokens, "budget": body.budget}})
+    return show(Chat(messages=messages, tokens=tokens, budget=body.budget))
