@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,12 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 # A test that ranks by meaning names its embedder; all others rank by words, also in processes they start.
 os.environ["ACMS_EMBEDDER"] = "none"
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over thousands of collected tests: some tests call it, and each call reads all."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

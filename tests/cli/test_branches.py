@@ -97,6 +97,7 @@ def test_a_fork_goes_on_from_a_version_or_a_tag() -> None:
     assert call("fork", "user_123", "--at", "4", "--as", "what-if")["fork"] == 4
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_errors_of_forks_and_tags_say_what_to_do() -> None:
     run("tag", "user_123", "early", "2")
     assert refused("fork", "user_123", "--at", "9")["field"] == "at"
@@ -129,6 +130,7 @@ def test_tags_are_given_moved_listed_and_taken_off() -> None:
     assert call("tag", "user_123")["tags"] == {"early": 2}
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 @pytest.mark.parametrize("command", [("window",), ("history",), ("stats",), ("recall", "point")])
 def test_reading_commands_take_a_tag_for_a_version(command: tuple[str, ...]) -> None:
     run("tag", "user_123", "early", "2")
@@ -241,6 +243,7 @@ def test_the_graph_draws_the_tree_in_ascii_into_a_pipe() -> None:
     assert found[0]["compactions"][1] == {"version": 8, "first": 1, "last": 5, "in_force": False}
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a terminal of Unix")
 @pytest.mark.parametrize(("encoding", "corner"), [("utf-8", "└"), ("ascii", "`")])
 def test_the_graph_has_boxes_in_a_terminal_that_shows_them(encoding: str, corner: str) -> None:

@@ -136,6 +136,7 @@ READING = (
 )
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 @pytest.mark.parametrize("arguments", READING, ids=lambda arguments: arguments[0])
 def test_an_unknown_session_is_an_error(demo: str, arguments: tuple[str, ...]) -> None:
     result = run(*arguments, "--db", demo, code=1)
@@ -169,6 +170,7 @@ def test_typed_errors(demo: str, tmp_path: Path) -> None:
     assert "CONFIGURATION" in run("backup", str(tmp_path / "x"), "--db", "memory://", code=1).stderr
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_an_unexpected_error_is_no_traceback(demo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oops")
@@ -213,6 +215,7 @@ def test_data_folders_of_other_systems(tmp_path: Path, monkeypatch: pytest.Monke
     assert base.data_file() == tmp_path / ".local" / "share" / "acms" / "acms.db"
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_db_from_the_environment(demo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACMS_DB", demo)
     assert call("stats", "demo")["messages"] == 82
@@ -243,6 +246,7 @@ def test_recall(demo: str) -> None:
     assert len(strict["items"]) < len(value["items"])
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_recall_why(demo: str) -> None:
     query = (
         "recall",
@@ -270,6 +274,7 @@ def test_recall_why(demo: str) -> None:
         assert f"warning: {warning}" in text
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_messages(demo: str) -> None:
     value = call("messages", "demo", "Which database?", "--budget", "400", "--db", demo)
     assert {message["role"] for message in value["messages"]} <= {"system", "user", "assistant", "tool"}
@@ -280,6 +285,7 @@ def test_messages(demo: str) -> None:
     assert "82 messages" in text
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_window(demo: str) -> None:
     value = call("window", "demo", "--budget", "300", "--db", demo)
     assert value["tokens"] <= 300
@@ -289,6 +295,7 @@ def test_window(demo: str) -> None:
     assert "SUP-2214 opened" in run("window", "demo", "--budget", "300", "--full", "--db", demo).stdout
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_history(demo: str) -> None:
     seen: list[int] = []
     after: int | None = 0
@@ -317,6 +324,7 @@ def test_stats_and_sessions(demo: str) -> None:
     assert "no sessions in namespace 'empty'" in run("sessions", "--namespace", "empty", "--db", demo).stdout
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_a_session_keeps_its_own_token_counter(db: str) -> None:
     async def write() -> None:
         async with ACMS("s", open_storage(db), token_counter=HeuristicTokenCounter()) as session:
@@ -327,6 +335,7 @@ def test_a_session_keeps_its_own_token_counter(db: str) -> None:
     assert call("import", str(DEMO), "--session", "s", "--db", db)["messages"] == 83
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_stored_text_cannot_steer_the_terminal(db: str, tmp_path: Path) -> None:
     evil = "\x1b[2J\x1b]0;owned\x07 hello\r[bold red]markup[/] \u202eabc"
     file = tmp_path / "evil.json"
@@ -363,6 +372,7 @@ def test_import_is_idempotent_and_adds_what_is_new(db: str, tmp_path: Path) -> N
     assert [entry["preview"] for entry in page["entries"]] == [f"message {n}" for n in range(1, 501)]
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_import_of_a_changed_message_is_refused(db: str, tmp_path: Path) -> None:
     turn = {"speaker": "Ann", "dia_id": "D1:1", "text": "Hi"}
     talk = {
@@ -438,6 +448,7 @@ def test_import_from_stdin_and_restore_from_stdin(tmp_path: Path) -> None:
     assert shell("export", "mine", "--db", other).stdout == log
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_real_locomo_file(data_dir: Path, db: str) -> None:
     file = data_dir / "locomo-dev" / "conv-26.json"
     if not file.is_file():
@@ -579,6 +590,7 @@ def test_demo_conversation_has_what_it_should() -> None:
     assert len({line["created_at"][:10] for line in lines}) == 3
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_colours_and_boxes_in_a_terminal_only(demo: str) -> None:
     pty = pytest.importorskip("pty", reason="no terminals here")
 
@@ -611,6 +623,7 @@ def test_colours_and_boxes_in_a_terminal_only(demo: str) -> None:
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", terminal(NO_COLOR="1"))
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_a_reader_that_goes_away_is_no_error_message(demo: str) -> None:
     child = subprocess.Popen(
         [sys.executable, "-m", "acms.cli", "export", "demo", "--db", demo],

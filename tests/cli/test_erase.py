@@ -104,6 +104,7 @@ def test_a_session_a_person_and_a_namespace(db: str, ids: dict[str, str], tmp_pa
     assert said(db) == [""] * 5
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -124,6 +125,7 @@ def test_what_is_not_one_clear_wish_is_wrong_usage(
     assert said(db)[0] == SECRET
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 @pytest.mark.parametrize(
     ("arguments", "code", "field"),
     [
@@ -169,6 +171,7 @@ def test_what_is_left_is_told_with_exit_code_1(db: str, ids: dict[str, str], tmp
     assert said(db) == [""] * 5
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_a_pipe_must_say_yes_and_a_terminal_is_asked(db: str, ids: dict[str, str]) -> None:
     assert "--yes" in run("erase", "user_123", "--all", "--db", db, code=2).stderr
     for answer, left in ((b"n\n", SECRET), (b"y\n", "")):

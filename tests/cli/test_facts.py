@@ -177,6 +177,7 @@ def test_undo_in_the_profile() -> None:
     assert set(listed("orders")) == {"Spanner", "Frankfurt"}
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 @pytest.mark.usefixtures("talk")
 def test_what_cannot_be_is_an_error_in_words() -> None:
     assert refused("facts", "nobody")["code"] == "SESSION_NOT_FOUND"
@@ -238,6 +239,7 @@ def test_a_worker_reflects_when_nobody_waits() -> None:
     assert call("stats", "plain")["facts"] == len(listed("plain"))
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 async def test_a_worker_reflects_with_a_model_whose_key_is_in_its_environment() -> None:
     fact = {
         "action": "add", "subject": "project", "attribute": "budget", "value": "100",
@@ -260,6 +262,7 @@ async def test_a_worker_reflects_with_a_model_whose_key_is_in_its_environment() 
     assert set(await asyncio.to_thread(listed, "plain")) == {"100"}
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_reflect_shows_how_far_it_is_in_a_terminal() -> None:
     pty = pytest.importorskip("pty", reason="no terminals here")
     asyncio.run(say("plain", PLAIN))

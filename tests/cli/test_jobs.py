@@ -118,11 +118,13 @@ def test_the_list_is_cut_by_state_and_in_pages(db: str) -> None:
     assert call("jobs", "--state", "running", "--db", db) == {"jobs": [], "next_after": None}
 
 
+@pytest.mark.parametrize("db", ["sqlite"], indirect=True)  # the same on every store
 def test_jobs_of_an_unknown_session_are_an_error(db: str) -> None:
     assert "SESSION_NOT_FOUND" in run("jobs", "nobody", "--db", db, code=1).stderr
     assert "SESSION_NOT_FOUND" in run("jobs", "list", "retry", "--db", db, code=1).stderr
 
 
+@pytest.mark.parametrize("db", ["sqlite"], indirect=True)  # the same on every store
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -169,6 +171,7 @@ def test_several_jobs_are_cancelled_and_one_comes_back(db: str) -> None:
     assert run("worker", "--once", "--db", db).stdout == "job 2 compact done, attempt 1\n"
 
 
+@pytest.mark.parametrize("db", ["sqlite"], indirect=True)  # the same on every store
 def test_an_unknown_job_is_an_error(db: str) -> None:
     for verb in ("retry", "cancel"):
         error = json.loads(run("jobs", verb, "99", "--db", db, "--json", code=1).stderr)["error"]

@@ -63,6 +63,7 @@ def test_the_proposed_commands_leave_nothing_to_find(db: str) -> None:
     assert call("scan", "--db", db)["found"] == 0
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_a_report_for_people_names_places_counts_and_commands(db: str) -> None:
     out = run("scan", "--db", db, "--namespace", "work").output
     assert "v2  message  password  always  content" in out
@@ -87,6 +88,7 @@ def test_findings_are_a_failure_only_when_asked(db: str) -> None:
     assert "nothing sensitive was found: 1 entries of 1 sessions were read" in out
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_wrong_use_leaves_with_two_and_an_unknown_session_with_one(db: str) -> None:
     assert "'passwords' is none of" in run("scan", "--db", db, "--kinds", "passwords", code=2).output
     assert "SESSION_NOT_FOUND" in run("scan", "--db", db, "--session", "nobody", code=1).output

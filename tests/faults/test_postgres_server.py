@@ -312,7 +312,7 @@ async def test_t18_backends_that_an_administrator_ends_cost_nothing(mortal: Serv
                 await asyncio.to_thread(mortal.execute, end)
 
         task = asyncio.ensure_future(ending())
-        receipts = [await put(store, context, said(f"m{n}", key=str(n))) for n in range(40)]
+        receipts = [await put(store, context, said(f"m{n}", key=str(n))) for n in range(20)]
         stop.set()
         await task
         entries = await sound(store, context.id)

@@ -27,7 +27,11 @@ FAMILIES: dict[str, Family] = {
 LARGE = ("beam-500k", "vehicle")
 """Sources with long conversations, and families that take seconds there: compared only when asked for."""
 DEAR = ("window", "prompt", "acs", "facts", "compaction", "rewriting", "branches")
-ALIKE = {("acs", "realtalk"), ("acs", "memsim"), ("acs", "beam-100k"), ("prompt", "realtalk")}
+ALIKE = {
+    *(("acs", source) for source in ("realtalk", "memsim", "beam-100k", "people", "project")),
+    *(("prompt", source) for source in ("realtalk", "memsim")),
+    *(("window", "memsim"), ("facts", "realtalk"), ("compaction", "realtalk"), ("recall", "vehicle")),
+}
 """What takes seconds and is much like that of another source."""
 MODEL = ("locomo", "realtalk")
 """Development sets that are recalled by meaning too: a model takes 8 to 50 ms a message."""
@@ -70,7 +74,7 @@ def areas() -> list[Area]:
     found += [Area("reflection", source, rewriting.reflection) for source in LOGS]
     found.append(Area("pins", "project", prompts.pins))
     found += [
-        Area("model", source, reading.by_meaning, slow=source in SETS)
+        Area("model", source, reading.by_meaning, slow=source != "project")
         for source in ("people", "project", *MODEL)
     ]
     found += [Area("stored", name, stored.read) for name in stored.files()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 import pytest
@@ -96,67 +97,59 @@ MESSAGES: list[Bad] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("bad", "field"), [case[1:] for case in MESSAGES], ids=[case[0] for case in MESSAGES]
-)
-async def test_a_bad_message_is_refused_and_nothing_is_stored(
-    storage: Storage, bad: dict[str, Any], field: str
-) -> None:
+async def test_a_bad_message_is_refused_and_nothing_is_stored(storage: Storage) -> None:
     async with session_on(storage) as session:
         await fill(session, "before")
         before = await seen(session)
-        given = {"role": "user", "content": "fine", **bad}
-        with pytest.raises(ValidationError) as caught:
-            await session.ingest(**given)
-        assert caught.value.field == field
-        assert caught.value.code == "VALIDATION"
-        assert not caught.value.retryable
-        assert await seen(session) == before
+        for name, bad, field in MESSAGES:
+            given = {"role": "user", "content": "fine", **bad}
+            with pytest.raises(ValidationError) as caught:
+                await session.ingest(**given)
+            assert caught.value.field == field, name
+            assert caught.value.code == "VALIDATION", name
+            assert not caught.value.retryable, name
+            assert await seen(session) == before, name
         await fill(session, "after")
         assert session.last_receipt is not None
         assert session.last_receipt.version == 2
 
 
-@pytest.mark.parametrize(
-    ("bad", "field"), [case[1:] for case in MESSAGES], ids=[case[0] for case in MESSAGES]
-)
-async def test_a_batch_with_a_bad_seventh_message_stores_none_of_it(
-    storage: Storage, bad: dict[str, Any], field: str
-) -> None:
+async def test_a_batch_with_a_bad_seventh_message_stores_none_of_it(storage: Storage) -> None:
     async with session_on(storage) as session:
-        batch: list[dict[str, Any]] = [
-            {"role": "user", "content": f"message {number}"} for number in range(10)
-        ]
-        batch[6].update(bad)
-        with pytest.raises(ValidationError) as caught:
-            await session.ingest_many(batch)
-        assert caught.value.field == f"messages[6].{field}"
-        assert (await session.get_session_stats()).version == 0
-        assert await log_of(session) == []
+        for name, bad, field in MESSAGES:
+            batch: list[dict[str, Any]] = [
+                {"role": "user", "content": f"message {number}"} for number in range(10)
+            ]
+            batch[6].update(bad)
+            with pytest.raises(ValidationError) as caught:
+                await session.ingest_many(batch)
+            assert caught.value.field == f"messages[6].{field}", name
+            assert (await session.get_session_stats()).version == 0, name
+            assert await log_of(session) == [], name
 
 
-@pytest.mark.parametrize(
-    ("batch", "field"),
-    [
-        (["hello"], "messages[0]"),
-        ([None], "messages[0]"),
-        ([{}], "messages[0]"),
-        ([{"content": "x"}], "messages[0]"),
-        ([{"role": "user", "content": "x", "colour": "red"}], "messages[0]"),
-        ([{"role": "user", "content": "x", 5: 6, "colour": "red"}], "messages[0]"),
-        ([{"role": "user", "content": "x"}] * 1001, "messages"),
-        (None, "messages"),
-        (5, "messages"),
-        ("hello", "messages"),
-        ({"role": "user", "content": "x"}, "messages"),
-    ],
-)
-async def test_what_is_no_batch_is_refused(storage: Storage, batch: Any, field: str) -> None:
+BATCHES: list[tuple[Any, str]] = [
+    (["hello"], "messages[0]"),
+    ([None], "messages[0]"),
+    ([{}], "messages[0]"),
+    ([{"content": "x"}], "messages[0]"),
+    ([{"role": "user", "content": "x", "colour": "red"}], "messages[0]"),
+    ([{"role": "user", "content": "x", 5: 6, "colour": "red"}], "messages[0]"),
+    ([{"role": "user", "content": "x"}] * 1001, "messages"),
+    (None, "messages"),
+    (5, "messages"),
+    ("hello", "messages"),
+    ({"role": "user", "content": "x"}, "messages"),
+]
+
+
+async def test_what_is_no_batch_is_refused(storage: Storage) -> None:
     async with session_on(storage) as session:
-        with pytest.raises(ValidationError) as caught:
-            await session.ingest_many(batch)
-        assert caught.value.field == field
-        assert (await session.get_session_stats()).version == 0
+        for batch, field in BATCHES:
+            with pytest.raises(ValidationError) as caught:
+                await session.ingest_many(batch)
+            assert caught.value.field == field, batch
+            assert (await session.get_session_stats()).version == 0, batch
 
 
 async def test_a_batch_may_be_as_large_as_the_limit(storage: Storage) -> None:
@@ -227,19 +220,18 @@ async def test_odd_but_honest_input_is_kept_as_it_is(storage: Storage, fine: dic
 BUDGETS = [-1, 0.5, NAN, float("inf"), True, "100", 10**9]
 
 
-@pytest.mark.parametrize("budget", BUDGETS, ids=str)
-async def test_a_budget_that_makes_no_sense_is_refused(storage: Storage, budget: Any) -> None:
+async def test_a_budget_that_makes_no_sense_is_refused(storage: Storage) -> None:
+    calls: list[tuple[Callable[[ACMS, Any], Awaitable[Any]], str]] = [
+        (lambda s, budget: s.recall("x", token_budget=budget), "token_budget"),
+        (lambda s, budget: s.window(budget), "budget"),
+        (lambda s, budget: s.messages("x", budget=budget), "budget"),
+    ]
     async with session_on(storage) as session:
         for count in (0, 1):
-            calls: list[tuple[Callable[[], Awaitable[Any]], str]] = [
-                (lambda: session.recall("x", token_budget=budget), "token_budget"),
-                (lambda: session.window(budget), "budget"),
-                (lambda: session.messages("x", budget=budget), "budget"),
-            ]
-            for call, field in calls:
+            for (call, field), budget in product(calls, BUDGETS):
                 with pytest.raises(ValidationError) as caught:
-                    await call()
-                assert caught.value.field == field
+                    await call(session, budget)
+                assert caught.value.field == field, budget
             assert (await session.get_session_stats()).version == count
             await fill(session, "x")
 
@@ -265,16 +257,14 @@ READS: list[tuple[Callable[[ACMS], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "field"), READS)
-async def test_a_question_that_makes_no_sense_is_refused(
-    storage: Storage, call: Callable[[ACMS], Any], field: str
-) -> None:
+async def test_a_question_that_makes_no_sense_is_refused(storage: Storage) -> None:
     async with session_on(storage) as session:
         await fill(session, "x")
-        with pytest.raises(ValidationError) as caught:
-            await call(session)
-        assert caught.value.field == field
-        assert (await session.get_session_stats()).version == 1
+        for number, (call, field) in enumerate(READS):
+            with pytest.raises(ValidationError) as caught:
+                await call(session)
+            assert caught.value.field == field, number
+            assert (await session.get_session_stats()).version == 1, number
 
 
 @pytest.mark.parametrize("version", [-1, 1.5, "1", None, True])

@@ -46,10 +46,10 @@ from tests.support.talk import (
 )
 
 
-@pytest.fixture(params=["cached", "uncached"])
-def cache(request: pytest.FixtureRequest) -> CacheConfig:
-    """With and without a cache in front of the store."""
-    return CacheConfig(enabled=request.param == "cached")
+@pytest.fixture
+def cache(any_url: str) -> CacheConfig:
+    """With a cache in front of memory and of a server, and without one in front of a file."""
+    return CacheConfig(enabled=not any_url.startswith("sqlite"))
 
 
 def sentence(tokens: int) -> str:

@@ -62,12 +62,10 @@ async def test_a_feed_shows_what_is_erased_as_blank_and_other_tenants_nothing(st
         assert (await everything_in(other))[0] == []
 
 
-@pytest.mark.parametrize(
-    "cursor", ["", "1", "1.2.c", "a.0..0", "1.0..-1", "9" * 400, "1.2.\0.3", "99999999999.0..0"]
-)
-async def test_what_is_no_cursor_is_refused(store, cursor):
-    with pytest.raises(ValidationError):
-        await store.feed(cursor)
+async def test_what_is_no_cursor_is_refused(store):
+    for cursor in ("", "1", "1.2.c", "a.0..0", "1.0..-1", "9" * 400, "1.2.\0.3", "99999999999.0..0"):
+        with pytest.raises(ValidationError):
+            await store.feed(cursor)
 
 
 async def test_t31_a_consumer_that_dies_again_and_again_misses_nothing_of_slow_writers(store):
