@@ -124,7 +124,7 @@ from acms.results import (
     Tree,
     Verdict,
 )
-from acms.runtime.lazy import lazily
+from acms.runtime.lazy import lazily as _lazily
 from acms.session import ACMS
 from acms.storage import open_storage
 from acms.view import View
@@ -133,7 +133,7 @@ if TYPE_CHECKING:
     from acms.prompt.builder import Prompt
     from acms.runtime.version import __version__
 
-__getattr__, __dir__ = lazily(
+__getattr__, __dir__ = _lazily(
     __name__, {"Prompt": "acms.prompt.builder", "__version__": "acms.runtime.version"}
 )
 

@@ -145,12 +145,10 @@ async def test_a_cached_and_an_uncached_handle_agree_whoever_writes(url: str, si
         await agree()
         await fill(two, "orders are back")
         await agree()
-    for cached in (True, False):
-        async with session_on(open_storage(url), config=configured(cached)) as late:
-            assert await answers(late) == await answers(one)
-            assert await answers(late) == await answers(two)
-    await one.close()  # opened again by the last questions
-    await two.close()
+        for cached in (True, False):
+            async with session_on(open_storage(url), config=configured(cached)) as late:
+                assert await answers(late) == await answers(one)
+                assert await answers(late) == await answers(two)
 
 
 async def agree_somehow(session: ACMS) -> None:

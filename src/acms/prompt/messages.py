@@ -235,7 +235,10 @@ def _choose_past(
     left = room - sum(one.tokens for one in newest)
     if material.gathered.whole and left >= 0:  # the history fits: it is not cut for what else is known
         reserved = min(reserved, left)
-    narrow = _entry_ids(suffix(newest, room - reserved))
+    newer = suffix(newest, room - reserved)
+    if left < 0:  # what the newest messages leave because the next one does not fit
+        reserved = max(reserved, room - sum(one.candidate.tokens for one in newer if one.included))
+    narrow = _entry_ids(newer)
     answers = [one for one in offered.past if narrow.isdisjoint(entry.id for entry in one.unit.entries)]
     overhead = chat_messages.tokens([chat_messages.recalled("")], counter) - chat_messages.PRIMER
     found, chosen = yield from fit(
