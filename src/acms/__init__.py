@@ -121,6 +121,7 @@ from acms.results import (
     Lost,
     MessageReceipt,
     SessionStats,
+    Synced,
     Tree,
     Verdict,
 )
@@ -244,6 +245,7 @@ __all__ = [
     "StorageUnavailableError",
     "Summarizer",
     "SummaryRequest",
+    "Synced",
     "Text",
     "TokenBudgetExceededError",
     "TokenCounter",

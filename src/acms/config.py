@@ -250,6 +250,9 @@ class ACMSConfig:
     worker: WorkerConfig = field(default_factory=WorkerConfig)
     #: Receives every event after it happened; what it raises is logged and dropped.
     on_event: Callable[[Event], Any] | None = None
+    #: Keeps the bytes of media that come inside a provider's message: `media(data, mime)` stores them and returns the
+    #: reference that the log holds instead. None refuses such a message: the log never stores them.
+    media: Callable[[bytes, str], str] | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -261,6 +264,10 @@ class ACMSConfig:
             _positive(self.retention_seconds, "retention_seconds")
         if iscoroutinefunction(self.on_event):
             raise ConfigurationError("on_event is called, not awaited: give a plain function")
+        if self.media is not None and (not callable(self.media) or iscoroutinefunction(self.media)):
+            raise ConfigurationError(
+                "media is called, not awaited: give a plain function of bytes and a type"
+            )
         patterns = {
             str(marker): _patterns(found, f"marker_patterns.{marker}")
             for marker, found in self.marker_patterns.items()

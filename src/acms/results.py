@@ -32,6 +32,7 @@ __all__ = [
     "Ledger",
     "MessageReceipt",
     "SessionStats",
+    "Synced",
     "Tree",
     "Verdict",
 ]
@@ -59,6 +60,23 @@ class MessageReceipt:
     embedded: Embedded = "stored"
     #: True when this key had been ingested before: nothing new was stored.
     repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synced:
+    """What handing over a list of messages did, as ids; all of it was stored together."""
+
+    #: New messages, in the order of the list.
+    appended: tuple[str, ...] = ()
+    #: Edits of messages that say something else now.
+    replaced: tuple[str, ...] = ()
+    #: Messages that the list no longer has, put out of force.
+    retracted: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    #: Of those appended: what stands in the list before something older. A log only grows at its end, so it is there.
+    inserted: tuple[str, ...] = ()
+    #: Places in the list of what ACMS itself wrote into a prompt, recalled text and summaries: not stored.
+    ignored: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,14 @@ from typing import Any, Literal
 
 from acms import compose
 from acms.config import ACMSConfig
-from acms.errors import EpisodeNotFoundError, SessionNotFoundError, ValidationError
+from acms.errors import (
+    EpisodeNotFoundError,
+    IdempotencyMismatchError,
+    SessionNotFoundError,
+    ValidationError,
+)
+from acms.log import foreign, validation
 from acms.log import policy as policy_levels
-from acms.log import validation
 from acms.log.policy import ResolvedPolicy
 from acms.model import (
     ANY,
@@ -39,13 +44,14 @@ from acms.observability.logging import log
 from acms.ports import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
 from acms.privacy.modes import stored_mode
 from acms.recall.planner import media_tokens
-from acms.results import Branch, Compaction, Erasure, IndexStats, MessageReceipt
+from acms.results import Branch, Compaction, Erasure, IndexStats, MessageReceipt, Synced
 from acms.session_state import SharedSession
 from acms.storage import handles, open_storage
 from acms.storage.wrapper import CachedStorage, CacheStats
 from acms.text.markers import detect
 from acms.view import View
 from acms.write import rewrite
+from acms.write import sync as syncing
 from acms.write.episodes import TIME_GAP
 from acms.write.queue import AppendRequest, Delivered, Writer
 from acms.write.rewrite import DETECTED
@@ -161,7 +167,7 @@ class ACMS(View):
 
     async def ingest(
         self,
-        role: str | Role,
+        role: str | Role | Mapping[str, Any],
         content: str = "",
         *,
         markers: Sequence[str] | None = None,
@@ -179,28 +185,46 @@ class ACMS(View):
 
         Its vectors are made afterwards, in the background.
 
+        In place of a role it takes a whole message as a provider writes it: of Chat Completions, an item of Responses,
+        a message of Anthropic; its own id is its key. One that holds several results of tools becomes several
+        messages, stored together: the id is that of the last. Media stay references; bytes go to
+        `ACMSConfig(media=…)` or are refused.
+
         Explicit `markers` replace those found in the text; `[]` means none. `tool_calls` are `{"id", "name",
         "arguments"}` or the nested form of chat completions; `tool_call_id` answers one. With an `idempotency_key` a
         repeated call changes nothing and returns the id of the first one. Raises `ValidationError` with the field at
         fault, `IdempotencyMismatchError`, or a `StorageError`; then nothing was stored.
         """
-        draft = self._draft(
-            "",
-            role=role,
-            content=content,
-            markers=markers,
-            actor_id=actor_id,
-            metadata=metadata,
-            tool_calls=tool_calls,
-            tool_call_id=tool_call_id,
-            parts=parts,
-            created_at=created_at,
-            privacy=privacy,
-            origin=origin,
-            key=idempotency_key,
-        )
-        (receipt,) = await self._ingest([draft])
-        return receipt.message_id
+        given: dict[str, Any] = {
+            "markers": markers,
+            "actor_id": actor_id,
+            "metadata": metadata,
+            "created_at": created_at,
+            "origin": origin,
+        }
+        if isinstance(role, Mapping):
+            if content or tool_calls or tool_call_id or parts:
+                raise ValidationError("stands alone: it says all that there is to say", field="message")
+            more = {name: value for name, value in given.items() if value is not None}
+            if privacy is not Privacy.ALLOW:
+                more["privacy"] = privacy
+            drafts = self._drafts(
+                role if idempotency_key is None else {**role, "key": idempotency_key}, "", more
+            )
+        else:
+            draft = self._draft(
+                "",
+                role=role,
+                content=content,
+                tool_calls=tool_calls,
+                tool_call_id=tool_call_id,
+                parts=parts,
+                privacy=privacy,
+                key=idempotency_key,
+                **given,
+            )
+            drafts = [draft]
+        return (await self._ingest(drafts))[-1].message_id
 
     async def ingest_many(
         self,
@@ -209,34 +233,73 @@ class ACMS(View):
         idempotency_key: str | None = None,
         last_message: Seen = ANY,
     ) -> list[MessageReceipt]:
-        """Append messages in order, all or none; each is a mapping of the arguments of `ingest`.
+        """Append messages in order, all or none; each is a mapping of the arguments of `ingest`, or a provider's own.
 
-        `idempotency_key` gives them the keys `<key>:0`, `<key>:1`…; a message may carry its own as "key". With
-        `last_message`, the id of the newest message the caller has seen (None: there was none), `PreconditionError`
-        when another one came after it; facts and summaries may come.
+        `idempotency_key` gives them the keys `<key>:0`, `<key>:1`…; a message may carry its own as "key" or "id".
+        With `last_message`, the id of the newest message the caller has seen (None: there was none),
+        `PreconditionError` when another one came after it; facts and summaries may come. A list that is known in part
+        is for `sync`: here it is an `IdempotencyMismatchError`.
         """
-        if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-            raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
-        if len(messages) > validation.BATCH:
-            raise ValidationError(
-                f"has {len(messages)} messages, the limit is {validation.BATCH}", field="messages"
-            )
+        checked = _listed(messages, validation.BATCH)
         drafts: list[Draft] = []
-        for index, message in enumerate(messages):
-            field = f"messages[{index}]"
-            if not isinstance(message, Mapping):
-                raise ValidationError(f"must be a mapping, not {type(message).__name__}", field=field)
+        for index, message in enumerate(checked):
             values = dict(message)
-            called = "key" if "key" in values else "idempotency_key"
-            values.setdefault("key", values.pop("idempotency_key", None))
-            if values["key"] is None and idempotency_key is not None:
+            if idempotency_key is not None and all(
+                values.get(name) is None for name in ("key", "idempotency_key", "id")
+            ):
                 values["key"] = f"{validation.name(idempotency_key, 'idempotency_key')}:{index}"
-            unknown = set(values) - _INGEST_FIELDS
-            if unknown or "role" not in values:
-                what = f"unknown field {sorted(unknown, key=str)[0]!r}" if unknown else "needs a role"
-                raise ValidationError(what, field=field)
-            drafts.append(self._draft(f"{field}.", called=called, **values))
-        return await self._ingest(drafts, last_message) if drafts else []
+            drafts += self._drafts(values, f"messages[{index}]")
+        try:
+            return await self._ingest(drafts, last_message) if drafts else []
+        except IdempotencyMismatchError as error:
+            hint = "hand the whole list to sync(messages): it appends what is new and replaces what changed"
+            raise IdempotencyMismatchError(str(error), options=(*error.options, hint)) from error
+
+    async def sync(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        gone: Literal["keep", "retract"] = "keep",
+        insert: Literal["append", "refuse"] = "append",
+    ) -> Synced:
+        """Make the log hold a list of messages as a framework keeps it, and say what that took; all or nothing.
+
+        What is new is appended, what says something else under its "key" or "id" is replaced. Messages without a key
+        are known by role and text, in order; instructions that the list begins with take the place of those that the
+        log begins with. A list that was trimmed at its start takes nothing back; with `gone="retract"` everything else
+        that is missing is retracted, and comes back with the list. What ACMS wrote into a prompt is passed over.
+
+        A log grows only at its end. A message that stands before older ones is appended and told in `inserted`; without
+        keys what follows it is appended again. With `insert="refuse"` that is a `ConflictError`. Raises
+        `ValidationError` with the field at fault; then nothing was stored.
+        """
+        checked = _listed(messages, validation.LIST)
+        for value, allowed, field in (
+            (gone, ("keep", "retract"), "gone"),
+            (insert, ("append", "refuse"), "insert"),
+        ):
+            if value not in allowed:
+                raise ValidationError(f"{value!r} is not one of {', '.join(allowed)}", field=field)
+        work = syncing.Sync(
+            self._shared, self._writer, self._draft, retract=gone == "retract", refuse=insert == "refuse"
+        )
+        done = await work.run(checked)
+        if done.delivered is not None:
+            await self._stored(done.context, done.delivered, done.rewrites)
+        return done.result
+
+    def _drafts(self, message: Mapping[str, Any], field: str, more: Mapping[str, Any] = EMPTY) -> list[Draft]:
+        """Check one message, ours or a provider's, at the border; a provider's may be several of ours.
+
+        `more` is said of each of them besides.
+        """
+        called = next(
+            (name for name in ("key", "idempotency_key", "id") if message.get(name) is not None), "key"
+        )
+        turns = foreign.read(message, field, keep=self._shared.config.media)
+        return [
+            self._draft(f"{field}." if field else "", called=called, **{**turn, **more}) for turn in turns
+        ]
 
     def _draft(
         self,
@@ -317,11 +380,24 @@ class ACMS(View):
             ),
         )
         assert delivered is not None
+        return await self._stored(context, delivered)
+
+    async def _stored(self, context: str, delivered: Delivered, rewrites: int = 0) -> list[MessageReceipt]:
+        """See to what new messages call for: index, vectors, jobs, events; return their receipts.
+
+        The first `rewrites` of what was delivered are edits and retractions.
+        """
+        shared = self._shared
         if delivered.asked:
             shared.work()
         embedded: Embedded = "stored"
         if self._writer.note(context, delivered):
             embedded = await self._writer.index(context, delivered)
+        if rewrites:
+            new, start = delivered.drafts[rewrites:], delivered.start + rewrites
+            delivered = delivered._replace(drafts=new, start=start)
+        if not delivered.drafts:
+            return []
         receipts = (
             await self._repeated(context, delivered, embedded)
             if delivered.receipt.repeated
@@ -596,6 +672,14 @@ def _receipts(
     return found
 
 
-_INGEST_FIELDS = frozenset(
-    "role content markers actor_id metadata tool_calls tool_call_id parts created_at privacy origin key".split()
-)
+def _listed(messages: object, most: int) -> Sequence[Mapping[str, Any]]:
+    """Return a list of mappings of at most so many; `ValidationError` for what is none."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
+    if len(messages) > most:
+        raise ValidationError(f"has {len(messages)} messages, the limit is {most}", field="messages")
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            wrong = f"must be a mapping, not {type(message).__name__}"
+            raise ValidationError(wrong, field=f"messages[{index}]")
+    return messages

@@ -14,7 +14,10 @@ from acms.errors import ConfigurationError, EntryNotFoundError, HandleError, Ses
 from acms.jobs import requests
 from acms.jobs.requests import CompactionRequest
 from acms.log import validation
-from acms.model import Context, ContextDraft, JobQuery, JobState, Privacy
+from acms.log.in_force import Cover
+from acms.log.known import Known, hashed
+from acms.log.read import find_entry
+from acms.model import Context, ContextDraft, Entry, JobQuery, JobState, Privacy
 from acms.observability.events import Event, Planned, Rewritten
 from acms.observability.logging import log, tell
 from acms.ports import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
@@ -114,12 +117,17 @@ class SharedSession:
         self.context_id: str | None = None
         self._creating: asyncio.Future[str] | None = None
         self.retained = self.closed = False
+        #: Its messages, for those who name one by their own key or hand over a whole list.
+        self.known = Known()
+        #: What the messages of the last list that was handed over are, by a digest of each as it was given.
+        self.listed: dict[bytes, tuple[Any, ...]] = {}
 
     def sibling(self, context: Context) -> SharedSession:
         """Return the same for another log of this namespace."""
         found = copy(self)
         found.session_id, found.context_id = context.key or context.id, context.id
         found._embedding, found._creating, found.retained, found.closed = None, None, False, False
+        found.known, found.listed = Known(), {}
         return found
 
     @property
@@ -230,6 +238,24 @@ class SharedSession:
                 f"the messages of {self.session_id!r} were counted with {name!r}, not {self.counter.name!r}",
                 options=(f"open the session with a token counter named {name!r}",),
             )
+
+    async def entry(self, context: str | None, at: int | None, name: str, *, newest: bool = False) -> Entry:
+        """Return an entry by its id, or by the caller's key; `EntryNotFoundError` when there is none at this version.
+
+        A key names what was said under it first; with `newest` its newest edit at this version.
+        """
+        found = None if context is None else await find_entry(self.storage, context, at, name)
+        if found is None and context is not None and isinstance(name, str):
+            await self.known.catch_up(self.storage, context)
+            row = self.known.under(name) or self.known.under(hashed(name))
+            if row is not None:
+                found = await find_entry(self.storage, context, at, row.first)
+                if found is not None and newest:
+                    replacing = await self.storage.read(context, at=at, replacing=True)
+                    found = Cover(replacing).edit_of(found) or found
+        if found is None:
+            raise self.no_entry(name)
+        return found
 
     def no_entry(self, id: str) -> EntryNotFoundError:
         """Return the error that says that the session has no such entry."""

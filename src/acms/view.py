@@ -10,7 +10,7 @@ from acms.knowledge import Fact
 from acms.log import policy, read, validation
 from acms.log.in_force import Cover, preview
 from acms.log.policy import ResolvedPolicy
-from acms.log.read import active, find_entry, in_force
+from acms.log.read import active, in_force
 from acms.model import Entry, Json, Kind, Role, State
 from acms.nouns import episode_id
 from acms.ports import StorageBackend, TokenCounter
@@ -171,8 +171,9 @@ class View:
         The whole history when it fits. Otherwise leading system messages, then the newest messages, with recalled text,
         facts first, as delimited data right before the newest user message; nothing twice, every tool call followed by
         its answers. Facts of the namespace's profile are recalled in both cases, but not at a past version.
-        The cost (`acms.text.chat_messages.tokens`) never exceeds the budget; `TokenBudgetExceededError` when the system
-        messages and a newest tool call do not fit.
+        Images and files of the user are parts; they cost what they state, else 1,445 tokens each. The cost
+        (`acms.text.chat_messages.tokens`) never exceeds the budget; `TokenBudgetExceededError` when the system messages
+        and a newest tool call do not fit.
         """
         shared = self._shared
         asked = request.Recall(
@@ -340,13 +341,10 @@ class View:
     async def get(self, id: str) -> Entry:
         """Return any entry of this session by its id, as it was stored, whatever its privacy.
 
-        It is for whoever owns the data, not for a model. `EntryNotFoundError` when there is none at this version.
+        A message may be named by the caller's key: then it is its newest edit. It is for whoever owns the data, not
+        for a model. `EntryNotFoundError` when there is none at this version.
         """
-        context = await self._shared.find()
-        found = None if context is None else await find_entry(self._shared.storage, context, self._at, id)
-        if found is None:
-            raise self._shared.no_entry(id)
-        return found
+        return await self._shared.entry(await self._shared.find(), self._at, id, newest=True)
 
     async def forks(self) -> list[Branch]:
         """List what was forked from this session directly, oldest first."""

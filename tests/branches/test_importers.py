@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, Kind, Media, open_storage
+from acms import ACMS, Kind, Media, Raw, ToolCall, open_storage
 from acms.branches.importers import Turn, read_chat
 from acms.errors import ValidationError
 
@@ -54,7 +54,7 @@ def test_list_of_messages(tmp_path: Path) -> None:
     ]
     assert turns[2]["content"] == "one\ntwo"
     assert turns[2]["actor_id"] == "maya"
-    assert turns[3]["tool_calls"] == [CALL]
+    assert turns[3]["parts"] == [ToolCall("c1", "disk", CALL["function"]["arguments"])]
     assert turns[4]["tool_call_id"] == "c1"
     assert turns[5]["created_at"] == datetime(2026, 3, 2, 9, tzinfo=UTC)
     assert "created_at" not in turns[0]
@@ -111,6 +111,18 @@ def test_images_are_references(tmp_path: Path) -> None:
     assert second.ref == f"sha256:{second.sha256}"
 
 
+def test_parts_and_items_that_are_not_known_are_kept_word_for_word(tmp_path: Path) -> None:
+    hologram = {"type": "hologram", "depth": 3}
+    search = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+    answers = [{"type": "tool_result", "tool_use_id": f"t{n}", "content": "ok"} for n in (1, 2)]
+    said = [{"role": "user", "content": [hologram]}, search, {"role": "user", "content": answers}]
+    turns = read(tmp_path, said)
+    assert turns[0]["parts"] == [Raw("anthropic", json.dumps(hologram))]
+    assert [turn.get("tool_call_id") for turn in turns[2:]] == ["t1", "t2"]
+    assert turns[1]["parts"] == [Raw("openai-responses", json.dumps({"type": "web_search_call"} | search))]
+    assert turns[3]["key"] == f"{turns[2]['key']}:1"
+
+
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
@@ -149,12 +161,7 @@ def test_times(tmp_path: Path, said: object, expected: datetime) -> None:
             "c.json:1: messages[0]",
             "list of parts",
         ),
-        (
-            '[{"role": "user", "content": [{"type": "hologram"}]}]',
-            "c.json",
-            "c.json: messages[0]",
-            "hologram",
-        ),
+        ('[{"role": "user", "content": [{"text": "a"}]}]', "c.json", "c.json: messages[0]", "type"),
         ('[{"role": "user", "content": "a\\u0000"}]', "c.json", "c.json: messages[0]", "NUL"),
         (
             '[{"role": "user", "content": "a", "tool_calls": [{}]}]',

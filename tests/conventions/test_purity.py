@@ -22,13 +22,13 @@ IO = """
     contract.caller contract.engine contract.providers contract.session_source
     erasure.erase erasure.proof
     facts.adopt facts.job facts.request
-    log.policy log.read
+    log.known log.policy log.read
     privacy.scan privacy.stage
     prompt.builder prompt.messages prompt.pins prompt.prefix_window prompt.render prompt.replay prompt.resolve
     prompt.staying prompt.summaries
     recall.embeddings recall.index_cache recall.pipeline recall.reindex
     recall.reranker
-    write.queue write.retirement write.rewrite
+    write.queue write.retirement write.rewrite write.sync
 """.split()
 
 _MODULES = {

@@ -13,16 +13,14 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import cast
 
 from acms.errors import ValidationError
-from acms.log import validation
-from acms.model import Json, Media, Part, Role
+from acms.log import foreign, validation
+from acms.log.foreign import Turn
+from acms.model import Json, Role
 
 __all__ = ["LineReader", "Turn", "read_chat", "read_document", "read_lines"]
-
-Turn: TypeAlias = dict[str, Any]
-"""The keyword arguments of one `ingest`, with a `key` that is the same on every reading of the file."""
 
 EXPECTED = (
     '[{"role": "user", "content": "…"}, …]',
@@ -33,6 +31,8 @@ EXPECTED = (
 
 _LINES = (".jsonl", ".ndjson")
 _TIMES = ("created_at", "timestamp", "create_time", "created")
+_DROPPED = frozenset((*_TIMES, "key", "idempotency_key", "privacy", "origin"))
+"""Fields of a message in a file that are not what it says, or not the file's to say."""
 _MILLISECONDS = (
     100_000_000_000  # a number above this counts milliseconds: as seconds it would be the year 5138
 )
@@ -271,89 +271,51 @@ def _messages(items: Iterable[tuple[str, Json]], places: Iterator[int] | None = 
     for place, item in items:
         index = next(places)
         message = _object(item)
-        if message is None or "role" not in message:
+        if message is None or not ("role" in message or _is_item(message)):
             raise ValidationError('is not a chat message: it has no "role"', field=place, options=EXPECTED)
         try:
-            turn = _message(message)
+            turns = _message(message)
         except ValidationError as error:
-            raise ValidationError(str(error), field=place) from error
-        if turn is not None:
-            written = json.dumps(message, sort_keys=True, separators=(",", ":"))
-            yield {**turn, "key": f"{index}-{sha256(written.encode()).hexdigest()[:12]}"}
+            raise ValidationError(str(error), field=place, options=error.options) from error
+        written = json.dumps(message, sort_keys=True, separators=(",", ":"))
+        key = f"{index}-{sha256(written.encode()).hexdigest()[:12]}"
+        for number, turn in enumerate(turns):
+            yield {**turn, "key": f"{key}:{number}" if number else key}
 
 
-def _message(message: Mapping[str, Json]) -> Turn | None:
-    """Translate one message; None when it says nothing."""
-    role = validation.choice(message["role"], Role, "role")
-    content, parts = _content(message.get("content"))
-    if not content and not parts and isinstance(message.get("refusal"), str):
-        content = message["refusal"]
-    calls = _list(message.get("tool_calls") or [])
-    if calls is None:
-        raise ValidationError("must be a list", field="tool_calls")
-    call_id = message.get("tool_call_id")
-    if not content.strip() and not parts and not calls and call_id is None:
-        return None
-    validation.parts(role, content, parts, calls, call_id)
-    turn: Turn = {"role": role.value, "content": content}
-    if calls:
-        turn["tool_calls"] = calls
-    if call_id is not None:
-        turn["tool_call_id"] = call_id
-    if parts:
-        turn["parts"] = parts
-    actor = message.get("actor_id") or message.get("name")
-    if actor is not None:
-        turn["actor_id"] = validation.name(actor, "name")
-    if message.get("metadata"):
-        turn["metadata"] = validation.metadata(message["metadata"])
-    if message.get("markers"):
-        turn["markers"] = validation.markers(message["markers"])
+def _is_item(message: Mapping[str, Json]) -> bool:
+    """Whether a record without a role is an item of Responses."""
+    kind = message.get("type")
+    return isinstance(kind, str) and (
+        kind.endswith(("_call", "_output")) or kind in ("reasoning", "compaction")
+    )
+
+
+def _message(message: Mapping[str, Json]) -> list[Turn]:
+    """Translate one message, mostly into one; none when it says nothing. Media in it are referred to by their hash."""
+    given = {name: value for name, value in message.items() if name not in _DROPPED}
+    if "role" in message:
+        given = {name: value for name, value in given.items() if name in foreign.KNOWN}
+        given["role"] = validation.choice(message["role"], Role, "role").value
     said = next((message[name] for name in _TIMES if message.get(name) is not None), None)
-    if said is not None:
-        turn["created_at"] = _moment(said)
-    return turn
+    found: list[Turn] = []
+    for turn in foreign.read(given, keep=_by_hash):
+        content, calls = turn.get("content") or "", turn.get("tool_calls")
+        parts, call_id = turn.get("parts"), turn.get("tool_call_id")
+        if not content.strip() and not parts and not calls and call_id is None:
+            continue
+        validation.parts(validation.choice(turn["role"], Role, "role"), content, parts, calls, call_id)
+        turn["metadata"] = validation.metadata(turn.get("metadata") or {})
+        turn["markers"] = validation.markers(turn.get("markers") or None)
+        if said is not None:
+            turn["created_at"] = _moment(said)
+        found.append({name: value for name, value in turn.items() if value not in (None, {}, ())})
+    return found
 
 
-def _content(content: Json) -> tuple[str, list[Part]]:
-    """Read content as text, or as a list of parts: texts are joined by newlines, media become references."""
-    if content is None:
-        return "", []
-    if isinstance(content, str):
-        return content, []
-    given = _list(content)
-    if given is None:
-        raise ValidationError(
-            f"must be a text or a list of parts, not {type(content).__name__}", field="content"
-        )
-    texts: list[str] = []
-    parts: list[Part] = []
-    for index, item in enumerate(given):
-        field = f"content[{index}]"
-        part = _object(item) or {"type": "text", "text": item}
-        kind = part.get("type")
-        if kind in ("text", "input_text", "output_text", "refusal"):
-            texts.append(
-                validation.text(part.get("refusal" if kind == "refusal" else "text"), f"{field}.text")
-            )
-        elif kind in ("image_url", "input_image"):
-            image = part.get("image_url")
-            parts.append(_image((_object(image) or {"url": image}).get("url"), f"{field}.image_url"))
-        elif kind in ("input_audio", "file", "input_file"):
-            raise ValidationError(f"{kind} carries its bytes: give a reference to it instead", field=field)
-        else:
-            raise ValidationError(f"{kind!r} is not a known part of a message", field=field)
-    return "\n".join(texts), parts
-
-
-def _image(url: Json, field: str) -> Media:
-    """Refer to an image by its address, or by its hash when the message carries its bytes."""
-    url = validation.text(url, field)
-    if not url.startswith("data:"):
-        return Media("image/*", url)
-    mime, _, data = url.removeprefix("data:").partition(",")
-    digest = sha256(data.encode()).hexdigest()
-    return Media(mime.partition(";")[0] or "image/*", f"sha256:{digest}", digest)
+def _by_hash(data: bytes, mime: str) -> str:
+    """Refer to bytes that the file itself holds."""
+    return f"sha256:{sha256(data).hexdigest()}"
 
 
 def _moment(said: Json) -> datetime:

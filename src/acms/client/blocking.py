@@ -216,6 +216,7 @@ class ACMS(View):
     wait_pending = _blocking(_async.ACMS.wait_pending)
     ingest = _blocking(_async.ACMS.ingest)
     ingest_many = _blocking(_async.ACMS.ingest_many)
+    sync = _blocking(_async.ACMS.sync)
     close_episode = _blocking(_async.ACMS.close_episode)
     retract = _blocking(_async.ACMS.retract)
     replace = _blocking(_async.ACMS.replace)

@@ -24,6 +24,7 @@ NAME_CHARS = 255
 PARTS = 256
 MARKERS = 16
 BATCH = 1_000
+LIST = 100_000
 METADATA_BYTES = 16_384
 METADATA_KEYS = 64
 METADATA_DEPTH = 8
@@ -298,8 +299,8 @@ def parts(
         found.append(Text(content))
     _listed(tool_calls or (), "tool_calls")
     _listed(given or (), "parts")
-    for index, call in enumerate(tool_calls or ()):
-        found.append(_call(call, f"tool_calls[{index}]"))
+    for index, one in enumerate(tool_calls or ()):
+        found.append(call(one, f"tool_calls[{index}]"))
     for index, part in enumerate(given or ()):
         found.append(_part(part, f"parts[{index}]"))
     if len(found) > PARTS:
@@ -335,11 +336,14 @@ def canonical_text(found: Sequence[Part]) -> str:
     return "\n".join(lines)
 
 
-def _call(call: Mapping[str, Json], field: str) -> ToolCall:
-    """Read a tool call as `{"id", "name", "arguments"}` or in the nested form of chat completions."""
-    if not isinstance(call, Mapping):
-        raise ValidationError(f"must be a mapping, not {type(call).__name__}", field=field)
-    function = call.get("function", call)
+def call(given: Mapping[str, Json], field: str, *, id: str = "id") -> ToolCall:
+    """Read a tool call as `{"id", "name", "arguments"}` or in the nested form of chat completions.
+
+    `id` is what the caller named the id, for errors.
+    """
+    if not isinstance(given, Mapping):
+        raise ValidationError(f"must be a mapping, not {type(given).__name__}", field=field)
+    function = given.get("function", given)
     if not isinstance(function, Mapping):
         raise ValidationError("must be a mapping", field=f"{field}.function")
     arguments = function.get("arguments", "{}")
@@ -349,7 +353,7 @@ def _call(call: Mapping[str, Json], field: str) -> ToolCall:
         except (TypeError, ValueError, RecursionError) as error:
             raise ValidationError(f"is not JSON: {error}", field=f"{field}.arguments") from error
     return ToolCall(
-        name(call.get("id"), f"{field}.id"),
+        name(given.get("id"), f"{field}.{id}"),
         name(function.get("name"), f"{field}.name"),
         text(arguments, f"{field}.arguments"),
     )

@@ -12,9 +12,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from acms.log.known import hashed
 from acms.log.summary_levels import LEVELS, Level, shorter, to_json
 from acms.log.validation import canonical_text
 from acms.model import (
@@ -207,7 +207,7 @@ def stored(
     """
     said = redacted(content, parts, mode)
     if name(key, mode) != key:
-        key = sha256((key or "").encode()).hexdigest()
+        key = hashed(key or "")
     return said.content, said.parts, mapping(metadata, mode)[0], name(actor, mode), key
 
 

@@ -18,8 +18,8 @@ Content: TypeAlias = Union[
 ]
 """What may stand in a prompt.
 
-A text is a message of the user; a mapping is a message as `ingest_many` takes it; a list of parts is one message of the
-user, any other list is its items in order; a session or a view is its history; None is nothing.
+A text is a message of the user; a mapping is a message as `ingest` takes it, also a provider's own; a list of parts is
+one message of the user, any other list is its items in order; a session or a view is its history; None is nothing.
 """
 
 PARTS = (Text, Reasoning, ToolCall, ToolResult, Media, Raw)
@@ -60,7 +60,7 @@ def _read(content: object, field: str, bound: list[Recipe], depth: int = 0) -> l
     if isinstance(content, PARTS):
         return _read([content], field, bound)
     if isinstance(content, Mapping):
-        return [WrittenMessage(contents.read(content, field))]
+        return [WrittenMessage(one) for one in contents.read(content, field)]
     if isinstance(content, Readable):
         return [Log(content)]
     if isinstance(content, Recipe):

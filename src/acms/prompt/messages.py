@@ -210,7 +210,7 @@ def _plan_chat(
     written = chat_messages.render(items)
     if chosen.items:
         written.insert(_before_last_turn(written), chat_messages.recalled(join(chosen.items)))
-    tokens = chat_messages.tokens(written, counter) if written else 0
+    tokens = chat_messages.tokens(written, counter, chat_messages.stated(items)) if written else 0
     return ChatPlan(written, tokens, _explained(material, asked, chosen, choices, items))
 
 

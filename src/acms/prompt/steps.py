@@ -7,15 +7,16 @@ becomes a scope of the prompt tree (`acms.plan.nodes`).
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from acms.errors import ValidationError
-from acms.log import validation
+from acms.log import foreign, validation
 from acms.log.in_force import Cover, Unit, anchor, shown_role
-from acms.model import Entry, Json, Kind, Media, Part, Reasoning, Role, State, Text, ToolResult
+from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, State, Text, ToolResult
 from acms.plan.nodes import Atom, Composed, Node, Piece, Scope, Strategy
 from acms.prompt_types import PromptMessage, Tool
 from acms.results import SEPARATOR, ContextItem, ContextItems, speak
@@ -228,8 +229,24 @@ _OTHERS = frozenset(
 """Fields of a message to be ingested that mean nothing in a prompt."""
 
 
-def read(value: Mapping[str, Any], field: str) -> PromptMessage:
-    """Read a message from a mapping, as `ingest_many` takes them and as chat completions write them."""
+def read(value: Mapping[str, Any], field: str) -> list[PromptMessage]:
+    """Read a mapping, one of ours or a provider's own, as the messages it is; bytes in it stay where they are."""
+    if value.get("type", "message") == "message" and not isinstance(value.get("content"), list | tuple):
+        return [_read(value, field)]
+    found: list[PromptMessage] = []
+    for turn in foreign.read(value, field, keep=_inline):
+        given: Sequence[Part] = turn.get("parts") or ()
+        parts = [part for part in given if not (isinstance(part, Raw) and part.vendor == foreign.AS_GIVEN)]
+        call_id, name = turn.get("tool_call_id"), turn.get("actor_id")
+        found.append(message(turn["role"], turn["content"], parts=parts, tool_call_id=call_id, name=name))
+    return found
+
+
+def _inline(data: bytes, mime: str) -> str:
+    return f"data:{mime};base64,{b64encode(data).decode()}"
+
+
+def _read(value: Mapping[str, Any], field: str) -> PromptMessage:
     unknown = set(value) - _FIELDS - _OTHERS
     if unknown or "role" not in value:
         what = f"unknown field {sorted(unknown, key=str)[0]!r}" if unknown else "needs a role"

@@ -15,6 +15,8 @@ from acms.results import ContextItem
 
 PER_MESSAGE = 4
 PER_CALL = 8
+PER_MEDIUM = 1_445
+"""The most that an image is likely to cost, and what a file is taken to cost, where they state nothing."""
 PRIMER = 3
 """Tokens every reply is primed with."""
 
@@ -27,6 +29,7 @@ RECALLED = ("<recalled>\n", "\n</recalled>")
 ORPHAN = ("<tool_result>\n", "\n</tool_result>")
 SUMMARY = ("<summary>\n", "\n</summary>")
 
+_FILE = re.compile(r"file[-_][A-Za-z0-9_-]+\Z")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
@@ -51,7 +54,9 @@ class ChatFrame:
         if role is None:
             cost += self._of(SUMMARY[0]) + self._of(SUMMARY[1])
         for part in parts:
-            if isinstance(part, ToolCall):
+            if isinstance(part, Media) and role is Role.USER and can_send(part):
+                cost += 0 if part.tokens else PER_MEDIUM  # what is stated is counted with the content
+            elif isinstance(part, ToolCall):
                 cost += PER_CALL + self._count(part.call_id)
             elif isinstance(part, ToolResult):
                 cost += PER_CALL + self._count(part.call_id)
@@ -74,10 +79,13 @@ def render(items: Sequence[ContextItem]) -> list[dict[str, Json]]:
                     written.append(_answer(part.call_id, part.output))
                 else:
                     stray.append(part.output)
-            if stray and written:  # they answer no call here: kept as text of the answer beside them
+            if stray and written and not isinstance(written[-1]["content"], list):
+                # They answer no call here: kept as text of the answer beside them.
                 written[-1]["content"] = "\n".join([written[-1]["content"] or "", *stray])
             continue
         message = _message(item)
+        if message["content"] == "" and not any(isinstance(part, ToolCall) for part in item.parts):
+            continue  # nothing that a chat message can hold: providers refuse an empty one
         written.append(message)
         calls = [part for part in item.parts if isinstance(part, ToolCall)]
         if calls:
@@ -101,14 +109,9 @@ def _answer(call_id: str, output: str) -> dict[str, Json]:
 def _message(item: ContextItem) -> dict[str, Json]:
     if item.role is None:
         return {"role": "user", "content": wrap(item.content, SUMMARY)}
-    content: str | None = item.content
+    content: str | list[dict[str, Json]] | None = item.content
     if item.parts and not item.truncated:
-        lines = [
-            part.text if isinstance(part, Text) else f"[{part.mime}: {part.ref}]"
-            for part in item.parts
-            if isinstance(part, Text | Media)
-        ]
-        content = "\n".join(lines) or None
+        content = _content(item.role, item.parts) or None
         if any(isinstance(part, ToolResult) for part in item.parts):
             content = wrap(item.content, ORPHAN)
     message: dict[str, Json] = {"role": item.role.value, "content": content}
@@ -117,6 +120,56 @@ def _message(item: ContextItem) -> dict[str, Json]:
     if item.actor_id is not None and _NAME.match(item.actor_id):
         message["name"] = item.actor_id
     return message
+
+
+def _content(role: Role, parts: Sequence[Part]) -> str | list[dict[str, Json]]:
+    """Return texts and media as a text, or as a list where it shows media that a provider can fetch."""
+    found: list[dict[str, Json]] = []
+    for part in parts:
+        if isinstance(part, Media) and role is Role.USER and can_send(part):
+            found.append(medium(part))
+        elif isinstance(part, Text | Media):
+            text = part.text if isinstance(part, Text) else f"[{part.mime}: {part.ref}]"
+            found.append({"type": "text", "text": text})
+    if all(one["type"] == "text" for one in found):
+        return "\n".join([one["text"] for one in found])
+    return found
+
+
+def _ref(part: Mapping[str, Json]) -> str:
+    inner = part[part["type"]]
+    return inner.get("url") or inner.get("file_id") or ""
+
+
+def can_send(media: Media) -> bool:
+    """Return whether a chat message can hold media: images that can be fetched, and files that were uploaded."""
+    return is_url(media.ref) if is_image(media) else is_file_id(media.ref)
+
+
+def medium(media: Media) -> dict[str, Json]:
+    """Write media as a part of a content list."""
+    if is_image(media):
+        return {"type": "image_url", "image_url": {"url": media.ref}}
+    if media.ref.startswith("data:"):
+        return {"type": "file", "file": {"filename": "file", "file_data": media.ref}}
+    return {"type": "file", "file": {"file_id": media.ref}}
+
+
+def is_url(ref: str) -> bool:
+    """Return whether a reference can be fetched, or comes with its bytes."""
+    return ref.startswith(("https://", "http://", "data:"))
+
+
+def is_image(media: Media) -> bool:
+    """Return whether media are an image, by what their bytes say they are where they come along."""
+    return media.ref.startswith("data:image/") or (
+        media.mime.startswith("image/") and not media.ref.startswith("data:")
+    )
+
+
+def is_file_id(ref: str) -> bool:
+    """Return whether a reference is the id of an uploaded file."""
+    return _FILE.match(ref) is not None
 
 
 def wrap(text: str, around: tuple[str, str]) -> str:
@@ -129,13 +182,32 @@ def recalled(text: str) -> dict[str, Json]:
     return {"role": "user", "content": wrap(text, RECALLED)}
 
 
-def tokens(messages: Sequence[Mapping[str, Json]], counter: TokenCounter) -> int:
-    """Return what chat messages cost, the primer of the reply included."""
+def stated(items: Sequence[ContextItem]) -> dict[str, int]:
+    """Return what the media of some items were stated to cost, by reference."""
+    return {
+        part.ref: part.tokens
+        for item in items
+        for part in item.parts
+        if isinstance(part, Media) and part.tokens
+    }
+
+
+def tokens(
+    messages: Sequence[Mapping[str, Json]], counter: TokenCounter, media: Mapping[str, int] | None = None
+) -> int:
+    """Return what chat messages cost, the primer of the reply included.
+
+    `media` are stated costs by reference; media without one cost `PER_MEDIUM`.
+    """
+    known = media or {}
     total = PRIMER
     for message in messages:
         total += PER_MESSAGE
-        if message.get("content"):
-            total += counter.count(message["content"])
+        content = message.get("content") or ""
+        for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+            total += (
+                counter.count(part["text"]) if part["type"] == "text" else known.get(_ref(part), PER_MEDIUM)
+            )
         if "name" in message:
             total += 1 + counter.count(message["name"])
         if "tool_call_id" in message:

@@ -60,6 +60,10 @@ class AppendRequest:
     rewrites: int | None = None
     #: Version at which a rewrite was decided: with a fact that came since it has to be decided again.
     decided: int | None = None
+    #: Edits and retractions that are appended as they are, before the drafts.
+    before: Sequence[Draft] = ()
+    #: Version at which all of it was decided: at any other one it has to be decided again.
+    at: int | None = None
     #: Id of the newest message its writer has seen, None for an empty log.
     seen: Seen = ANY
     #: Close the current episode for this reason instead of appending drafts.
@@ -206,7 +210,8 @@ class WriteQueue:
             if request.answer is not None and request.answer.cancelled():
                 self._waiting.popleft()
                 continue
-            alone = request.rewrite or request.close is not None or request.seen is not ANY
+            alone = request.rewrite or request.close is not None
+            alone = alone or request.seen is not ANY or request.at is not None
             own = {draft.key for draft in request.drafts if draft.key is not None}
             if taken and (alone or own & keys or size + len(request.drafts) > MERGE):
                 break
@@ -260,6 +265,8 @@ class WriteQueue:
         head, tail = (self._head, self._tail) if self._head and known else await self._end_of_log()
         placed = _Placed(tail)
         for request in batch:
+            if request.at not in (None, head.version):
+                raise Overtaken
             if request.close is not None:
                 if tail.episode == 0 or tail.closed is not None:
                     return [None]
@@ -313,7 +320,7 @@ class WriteQueue:
                 placed.reflects = placed.reflects or request.reflect
             tail = found.tail
         placed.tail = tail
-        placed.drafts.append(request.drafts)
+        placed.drafts.append([*request.before, *request.drafts] if request.before else request.drafts)
 
     async def _jobs(
         self, watch: CompactionRequest | None, head: Head, placed: _Placed

@@ -55,18 +55,30 @@ async def rewrite(
         caused = [one for one in replacing if _caused(one, undone) and before.by(one.version) is None]
         draft = replace(draft, replaces=(*draft.replaces, *rules.one_by_one(caused)))
     ids = frozenset(entry.id for entry in gone if entry.kind is Kind.MESSAGE)
-    found = Rewrite((draft,), ids, undone.id if undone is not None else None)
+    drafts = await with_facts(storage, context, [draft], replacing, version, ids)
+    return Rewrite(drafts, ids, undone.id if undone is not None else None)
+
+
+async def with_facts(
+    storage: StorageBackend,
+    context: str,
+    drafts: Sequence[Draft],
+    replacing: Sequence[Entry],
+    version: int,
+    gone: frozenset[str],
+) -> tuple[Draft, ...]:
+    """Return edits and retractions, and behind them the retirement of what was made from messages that go."""
     made = await storage.read(context, at=version, kinds=(Kind.FACT,))
     if not made:
-        return found
-    after = Cover(rules.then(replacing, [draft], version), searchable=True)
-    revoked = rules.revoked(made, after, ids)
-    drafts = (draft, _revocation(revoked, ids)) if revoked else (draft,)
+        return tuple(drafts)
     after = Cover(rules.then(replacing, drafts, version), searchable=True)
-    clash = rules.collision(made, before, after)
+    revoked = rules.revoked(made, after, gone)
+    found = (*drafts, _revocation(revoked, gone)) if revoked else tuple(drafts)
+    after = Cover(rules.then(replacing, found, version), searchable=True)
+    clash = rules.collision(made, Cover(replacing, searchable=True), after)
     if clash is not None:
         raise _clash(*clash)
-    return replace(found, drafts=drafts)
+    return found
 
 
 def _caused(entry: Entry, by: Entry) -> bool:

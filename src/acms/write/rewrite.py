@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from acms.errors import GoneError, ValidationError
 from acms.log import validation
 from acms.log.in_force import Cover, group_spans
-from acms.log.read import find_entry
 from acms.model import Draft, Entry, Head, Kind, Origin, Part, Receipt, State, Text, ToolResult
 from acms.privacy.modes import stored_mode
 from acms.recall.planner import media_tokens
@@ -201,9 +200,8 @@ async def replace(shared: SharedSession, writer: Writer, id: str, content: str) 
 
 async def _target(shared: SharedSession, id: str) -> tuple[str, Entry, list[Entry], Head]:
     context = await shared.find()
-    target = None if context is None else await find_entry(shared.storage, context, None, id)
-    if context is None or target is None:
-        raise shared.no_entry(id)
+    target = await shared.entry(context, None, id)
+    assert context is not None
     head = await shared.storage.head(context)
     replacing = await shared.storage.read(context, at=head.version, replacing=True)
     return context, target, replacing, head

@@ -102,8 +102,6 @@ NAMES = 4_096
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
-_FILE = re.compile(r"file[-_][A-Za-z0-9_-]+\Z")
-
 BREAKPOINT = "prompt_cache_breakpoint"
 WRITES = 3
 """Breakpoints of its own that a request may write, beside the one that the provider chooses."""
@@ -561,20 +559,3 @@ def function(tool: Mapping[str, Json]) -> Function:
     return Function(
         tool["name"], tool.get("description") or "", tool.get("parameters") or {}, bool(tool.get("strict"))
     )
-
-
-def is_url(ref: str) -> bool:
-    """Return whether a reference can be fetched, or comes with its bytes."""
-    return ref.startswith(("https://", "http://", "data:"))
-
-
-def is_image(media: Media) -> bool:
-    """Return whether media are an image, by what their bytes say they are where they come along."""
-    return media.ref.startswith("data:image/") or (
-        media.mime.startswith("image/") and not media.ref.startswith("data:")
-    )
-
-
-def is_file_id(ref: str) -> bool:
-    """Return whether a reference is the id of an uploaded file."""
-    return _FILE.match(ref) is not None

@@ -18,6 +18,7 @@ from acms.providers.codecs.openai_base import (
     check_tools,
     fault,
 )
+from acms.text import chat_messages
 
 __all__ = ["OpenAIChat"]
 
@@ -64,7 +65,7 @@ class OpenAIChat(OpenAICodec):
             note("media outside a message of the user are mentioned in its text")
             return openai_base.mention(media)
         # Images are fetched, other files are not: they are uploaded before, or come along.
-        fits = openai_base.is_url if openai_base.is_image(media) else openai_base.is_file_id
+        fits = chat_messages.is_url if chat_messages.is_image(media) else chat_messages.is_file_id
         if media.ref.startswith("data:") or fits(media.ref):
             return media
         note("media that the API cannot fetch are mentioned in the text")
@@ -111,7 +112,7 @@ class OpenAIChat(OpenAICodec):
                     contents.append({"type": "text", "text": text})
                 case Media():
                     self._stated(part)
-                    contents.append(_medium(part))
+                    contents.append(chat_messages.medium(part))
                 case Raw():
                     contents.append(openai_base.canonical(part) or {})
                 case ToolCall(call_id, name, arguments):
@@ -215,14 +216,6 @@ class OpenAIChat(OpenAICodec):
             raise fault(f"ends before the answer to {next(iter(waiting))!r}: answer every call", "messages")
         check_tools(payload, _function_of)
         check_key(payload)
-
-
-def _medium(media: Media) -> dict[str, Json]:
-    if openai_base.is_image(media):
-        return {"type": "image_url", "image_url": {"url": media.ref}}
-    if media.ref.startswith("data:"):
-        return {"type": "file", "file": {"filename": "file", "file_data": media.ref}}
-    return {"type": "file", "file": {"file_id": media.ref}}
 
 
 def _content(item: Mapping[str, Json]) -> Part:

@@ -15,6 +15,7 @@ from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
 from acms.providers.codecs import openai_answers, openai_base
 from acms.providers.codecs.framing import Function, dump, thawed
 from acms.providers.codecs.openai_base import BREAKPOINT, NAME, OpenAICodec, check_key, check_tools, fault
+from acms.text import chat_messages
 
 __all__ = ["OpenAIResponses"]
 
@@ -54,7 +55,7 @@ class OpenAIResponses(OpenAICodec):
         if role is not Role.USER:
             note("media outside a message of the user are mentioned in its text")
             return openai_base.mention(media)
-        if openai_base.is_url(media.ref) or openai_base.is_file_id(media.ref):
+        if chat_messages.is_url(media.ref) or chat_messages.is_file_id(media.ref):
             return media
         note("media that the API cannot fetch are mentioned in the text")
         return openai_base.mention(media)
@@ -320,12 +321,12 @@ def _is_reasoning(raw: Raw) -> bool:
 
 def _medium(media: Media) -> dict[str, Json]:
     ref = media.ref
-    if openai_base.is_image(media):
-        key = "image_url" if openai_base.is_url(ref) else "file_id"
+    if chat_messages.is_image(media):
+        key = "image_url" if chat_messages.is_url(ref) else "file_id"
         return {"type": "input_image", "detail": "auto", key: ref}
     if ref.startswith("data:"):
         return {"type": "input_file", "filename": "file", "file_data": ref}
-    return {"type": "input_file", "file_url" if openai_base.is_url(ref) else "file_id": ref}
+    return {"type": "input_file", "file_url" if chat_messages.is_url(ref) else "file_id": ref}
 
 
 def _content(item: Json) -> Part | None:

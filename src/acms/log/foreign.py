@@ -1,0 +1,383 @@
+"""Messages as model providers write them, read as messages of a log.
+
+Chat Completions (`content` as text, parts or None, `tool_calls`, the roles tool and function), items of Responses, and
+messages of Anthropic (text or blocks). What a part holds becomes one; what says more is kept beside it, word for word,
+in a `Raw` part of the vendor `AS_GIVEN`, which no codec sends; an unknown part is a `Raw` of its vendor. Marks of a
+prompt cache belong to a request, not to what was said, and are left out. Bytes are never stored: whoever hands in a
+`Keep` gets them and says under what reference they are kept; without one they are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from acms.errors import ValidationError
+from acms.log import validation
+from acms.log.inline_media import Keep, Place, kept, lifted, referred
+from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
+
+__all__ = ["AS_GIVEN", "FIELDS", "KNOWN", "Keep", "Turn", "read"]
+
+Turn: TypeAlias = dict[str, Any]
+"""The keyword arguments of one `ingest`, its idempotency key under "key"."""
+
+AS_GIVEN = "as-given"
+"""Vendor of a `Raw` part that holds what was given beside a part, such as annotations."""
+
+FIELDS = frozenset(
+    "role content markers actor_id metadata tool_calls tool_call_id parts created_at privacy origin key".split()
+)
+"""What `ingest` takes of a message."""
+
+_OPENAI = frozenset(("name", "refusal", "audio", "function_call", "annotations"))
+_ANSWER = frozenset(
+    "type id status phase model stop_reason stop_sequence stop_details usage container".split()
+)
+KNOWN = FIELDS | _OPENAI | _ANSWER | {"idempotency_key"}
+"""Fields that a message with a role may have."""
+_OURS = ("markers", "created_at", "privacy", "origin", "actor_id")
+_ENVELOPE = ("audio", "annotations", "phase", "model", "stop_reason", "stop_sequence", "stop_details", "usage",
+             "container")  # fmt: skip
+_MARKS = frozenset(("cache_control", "prompt_cache_breakpoint"))
+_CHAT = frozenset(("image_url", "input_audio", "file"))
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+def dump(value: Json) -> str:
+    """Write a JSON value; `ValidationError` for what is none."""
+    try:
+        return _encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValidationError(f"holds what is not JSON: {error}", field="message") from error
+
+
+def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = None) -> list[Turn]:
+    """Read one message of a provider, or one of ours, as the messages it is in a log.
+
+    They are more than one where a message of the user holds several results of tools. `field` is its name in errors.
+    What is a message of ours already comes back as it is.
+    """
+    found = None if message.get("type", "message") == "message" else message["type"]
+    place = Place(field, keep)
+    if (
+        found is None
+        and "role" in message
+        and message.keys() <= FIELDS
+        and not message.get("tool_calls")
+        and isinstance(message.get("content", ""), str)
+    ):
+        return [dict(message)]
+    if "role" not in message or (found is not None and isinstance(found, str)):
+        item = {
+            name: value for name, value in message.items() if name not in (*_OURS, "key", "idempotency_key")
+        }
+        return [_keyed(_item(item, place._replace(vendor="openai-responses")), message)]
+    unknown = sorted(set(message) - KNOWN, key=str)
+    if unknown:
+        raise ValidationError(f"unknown field {unknown[0]!r}", field=field)
+    return _spoken(message, place)
+
+
+def _keyed(turn: Turn, message: Mapping[str, Any]) -> Turn:
+    """Give a message what `ingest` takes besides what it says; the id a provider gave it is its key."""
+    for name in _OURS if "role" not in message else (*_OURS, "metadata"):
+        if message.get(name) is not None:
+            turn.setdefault(name, message[name])
+    key = message.get("key", message.get("idempotency_key"))
+    if key is None and isinstance(message.get("id"), str):
+        key = message["id"] or None
+    if key is not None:
+        turn["key"] = key
+    return turn
+
+
+# ── messages with a role ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _spoken(message: Mapping[str, Any], place: Place) -> list[Turn]:
+    place = place._replace(vendor=_vendor(message))
+    name = message.get("name")
+    if message["role"] == "function" and isinstance(name, str):  # before calls had ids
+        turn = {"role": "tool", "content": message.get("content") or "", "tool_call_id": f"call_{name}"}
+        return [_keyed(turn, message)]
+    turn: Turn = {"role": message["role"], "content": ""}
+    answers, parts = _contents(message.get("content"), place.at("content"))
+    if message.get("refusal"):
+        parts.append(Text(place.at("refusal").text(message["refusal"])))
+    parts += _calls(message, place)
+    given = message.get("parts") or ()
+    if not isinstance(given, list | tuple):
+        raise ValidationError(f"must be a list, not {type(given).__name__}", field=place.at("parts").field)
+    parts += given
+    if message.get("tool_call_id") is not None:
+        return [_keyed(_answered(turn, parts, message["tool_call_id"], place), message)]
+    if answers and not parts:
+        return _numbered(answers, message)
+    actor = message.get("actor_id") or name
+    if actor is not None:
+        turn["actor_id"] = place.at("name" if name == actor else "actor_id").name(actor)
+    rest = {one: message[one] for one in _ENVELOPE if message.get(one)}
+    if isinstance(rest.get("audio"), Mapping):
+        rest["audio"] = _heard(rest["audio"], place.at("audio"), parts)
+    if message.get("status") not in (None, "completed"):
+        rest["status"] = message["status"]
+    _say(turn, parts, rest)
+    return _numbered([*answers, turn], message)
+
+
+def _heard(audio: Mapping[str, Any], place: Place, parts: list[Part]) -> Json:
+    """Read the audio of an answer: its transcript is text, its bytes are kept elsewhere; return the rest."""
+    if audio.get("transcript"):
+        parts.append(Text(place.at("transcript").text(audio["transcript"])))
+    if audio.get("data"):
+        parts.append(kept(audio["data"], "audio/*", place.at("data")))
+    return {name: value for name, value in audio.items() if name not in ("transcript", "data")}
+
+
+def _contents(content: object, place: Place) -> tuple[list[Turn], list[Part]]:
+    """Return the results of tools in a content, each a message of its own, and its other parts."""
+    if isinstance(content, str):
+        return [], [Text(content)] if content else []
+    if content is not None and not isinstance(content, list | tuple):
+        wrong = f"must be a text or a list of parts, not {type(content).__name__}"
+        raise ValidationError(wrong, field=place.field)
+    answers: list[Turn] = []
+    parts: list[Part] = []
+    for index, one in enumerate(content or ()):
+        at = place.at(f"[{index}]")
+        if isinstance(one, Mapping) and one.get("type") == "tool_result":
+            answers.append(_result(one, at))
+        else:
+            parts += _content(one, at)
+    return answers, parts
+
+
+def _calls(message: Mapping[str, Any], place: Place) -> Iterator[Part]:
+    calls, legacy = message.get("tool_calls"), message.get("function_call")
+    if calls is not None and not isinstance(calls, list | tuple):
+        raise ValidationError("must be a list", field=place.at("tool_calls").field)
+    for index, call in enumerate(calls or ()):
+        yield from _call(call, place.at(f"tool_calls[{index}]"))
+    if isinstance(legacy, Mapping):
+        yield from _call({"id": f"call_{legacy.get('name')}", **legacy}, place.at("function_call"))
+
+
+def _numbered(turns: list[Turn], message: Mapping[str, Any]) -> list[Turn]:
+    """Give the messages that one became what was given for it; those behind the first have the key with a number."""
+    found = [_keyed(turn, message) for turn in turns]
+    for index, turn in enumerate(found[1:], 1):
+        if "key" in turn:
+            turn["key"] = f"{turn['key']}:{index}"
+    return found
+
+
+def _say(turn: Turn, parts: list[Part], rest: Mapping[str, Json]) -> None:
+    """Put parts into a message: texts alone are its content."""
+    if rest:
+        parts = [*parts, Raw(AS_GIVEN, dump(dict(rest)))]
+    if parts and all(type(part) is Text for part in parts):
+        turn["content"] = "\n".join([part.text for part in parts if isinstance(part, Text)])
+        return
+    if parts and isinstance(parts[0], Text):
+        turn["content"], parts = parts[0].text, parts[1:]
+    if parts:
+        turn["parts"] = parts
+
+
+def _answered(turn: Turn, parts: Sequence[Part], call_id: Json, place: Place) -> Turn:
+    """Make a message the answer to a call: its texts are the output, media stand beside it."""
+    turn["tool_call_id"] = place.at("tool_call_id").name(call_id)
+    turn["content"] = "\n".join([part.text for part in parts if isinstance(part, Text)])
+    others = [part for part in parts if not isinstance(part, Text)]
+    if others:
+        turn["parts"] = others
+    return turn
+
+
+def _vendor(message: Mapping[str, Any]) -> str:
+    """Return whose message it is, as far as that can be told: unknown parts are kept under this name."""
+    content = message.get("content")
+    given = content if isinstance(content, list | tuple) else ()
+    kinds = [one["type"] for one in given if isinstance(one, Mapping) and isinstance(one.get("type"), str)]
+    if any(kind.startswith(("input_", "output_")) for kind in kinds):
+        return "openai-chat" if "input_audio" in kinds else "openai-responses"
+    if message.get("role") in ("tool", "developer") or any(kind in _CHAT for kind in kinds):
+        return "openai-chat"
+    return "openai-chat" if any(message.get(name) for name in ("tool_calls", *_OPENAI)) else "anthropic"
+
+
+def _call(call: object, place: Place) -> Iterator[Part]:
+    """Read a call of a function, or of a custom tool, whose input is any text."""
+    if not isinstance(call, Mapping):
+        raise ValidationError(f"must be a mapping, not {type(call).__name__}", field=place.field)
+    custom = call.get("custom")
+    if isinstance(custom, Mapping):
+        name, given, at = custom.get("name"), custom.get("input"), place.at("custom")
+        id = place.at("id").name(call.get("id"))
+        yield ToolCall(id, at.at("name").name(name), at.at("input").text(given))
+        yield Raw(AS_GIVEN, dump({"id": call.get("id"), "type": "custom"}))
+        return
+    yield validation.call(call, place.field)
+
+
+# ── parts of a content ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _content(one: object, place: Place) -> list[Part]:
+    """Read one part of a content: what it says, and what it says besides."""
+    if isinstance(one, str):
+        return [Text(place.text(one))]
+    if not isinstance(one, Mapping) or not isinstance(one.get("type"), str):
+        raise ValidationError('must be a text or an object with a "type"', field=place.field)
+    kind = one["type"]
+    reader = _READERS.get(kind)
+    found = None if reader is None else reader(one, place)
+    return [_raw(one, place)] if found is None else [part for part in found if part != Text("")]
+
+
+def _surplus(one: Mapping[str, Any], *held: str) -> list[Part]:
+    """Return what a part says besides the fields that are held; nothing when it is null, empty, or a mark."""
+    rest = {
+        name: value
+        for name, value in one.items()
+        if name not in held and name not in _MARKS and name != "type" and value not in (None, [], {}, "auto")
+    }
+    return [Raw(AS_GIVEN, dump({"type": one["type"], **rest}))] if rest else []
+
+
+def _text(one: Mapping[str, Any], place: Place) -> list[Part]:
+    return [Text(place.at("text").text(one.get("text"))), *_surplus(one, "text")]
+
+
+def _refusal(one: Mapping[str, Any], place: Place) -> list[Part]:
+    return [Text(place.at("refusal").text(one.get("refusal"))), Raw(AS_GIVEN, dump({"type": "refusal"}))]
+
+
+def _thinking(one: Mapping[str, Any], place: Place) -> list[Part]:
+    signature = one.get("signature")
+    said = place.at("thinking").text(one.get("thinking"))
+    signed = None if signature is None else place.at("signature").text(signature)
+    return [Reasoning(said, signed), *_surplus(one, "thinking", "signature")]
+
+
+def _tool_use(one: Mapping[str, Any], place: Place) -> list[Part]:
+    given = {"id": one.get("id"), "name": one.get("name"), "arguments": one.get("input") or {}}
+    return [validation.call(given, place.field), *_surplus(one, "id", "name", "input")]
+
+
+def _image_url(one: Mapping[str, Any], place: Place) -> list[Part]:
+    image = one.get("image_url")
+    inner: Mapping[str, Any] = image if isinstance(image, Mapping) else {"url": image}
+    said = {"type": one["type"], **one, **inner}
+    return [referred(inner.get("url"), "image/*", place.at("image_url")), *_surplus(said, "url", "image_url")]
+
+
+def _input_image(one: Mapping[str, Any], place: Place) -> list[Part] | None:
+    if one.get("image_url") is not None:
+        return _image_url(one, place)
+    if one.get("file_id") is None:
+        return None
+    return [referred(one.get("file_id"), "image/*", place.at("file_id")), *_surplus(one, "file_id")]
+
+
+def _audio(one: Mapping[str, Any], place: Place) -> list[Part]:
+    audio, at = one.get("input_audio"), place.at("input_audio")
+    if not isinstance(audio, Mapping):
+        raise ValidationError("must be an object", field=at.field)
+    return [kept(audio.get("data"), f"audio/{audio.get('format') or '*'}", at.at("data"))]
+
+
+def _file(one: Mapping[str, Any], place: Place) -> list[Part] | None:
+    given, at = (one, place) if one["type"] != "file" else (one.get("file"), place.at("file"))
+    if not isinstance(given, Mapping):
+        raise ValidationError("must be an object", field=at.field)
+    name = next((name for name in ("file_data", "file_url", "file_id") if given.get(name) is not None), None)
+    if name is None:
+        return None
+    value, mime = given.get(name), "application/octet-stream"
+    if name == "file_data" and isinstance(value, str) and not value.startswith("data:"):
+        found = kept(value, mime, at.at(name))
+    else:
+        found = referred(value, mime, at.at(name))
+    return [found, *_surplus({"type": one["type"], **given}, name)]
+
+
+def _block(one: Mapping[str, Any], place: Place) -> list[Part] | None:
+    """Read an image or a document of Anthropic; None for a source that is not known."""
+    source, at = one.get("source"), place.at("source")
+    mime = "image/*" if one["type"] == "image" else "application/pdf"
+    held: list[Part]
+    match source:
+        case {"type": "base64", "data": data}:
+            held = [kept(data, str(source.get("media_type") or mime), at.at("data"))]
+        case {"type": "url", "url": url}:
+            held = [referred(url, mime, at.at("url"))]
+        case {"type": "file", "file_id": file}:
+            held = [referred(file, mime, at.at("file_id"))]
+        case {"type": "text", "data": data}:
+            held = [Text(at.at("data").text(data))]
+        case {"type": "content", "content": content}:
+            held = _contents(content, at.at("content"))[1]
+        case _:
+            return None
+    return [*held, *_surplus(one, "source")]
+
+
+def _search_result(one: Mapping[str, Any], place: Place) -> list[Part]:
+    return [*_contents(one.get("content"), place.at("content"))[1], *_surplus(one, "content")]
+
+
+def _result(one: Mapping[str, Any], place: Place) -> Turn:
+    """Read the result of a tool as a message of its own."""
+    _, parts = _contents(one.get("content"), place.at("content"))
+    call_id = place.at("tool_use_id").name(one.get("tool_use_id"))
+    parts += _surplus(one, "tool_use_id", "content", "is_error")
+    turn = _answered({"role": "tool", "content": ""}, parts, call_id, place)
+    if one.get("is_error") is True:
+        failed = ToolResult(turn.pop("tool_call_id"), turn["content"], True)
+        return {**turn, "content": "", "parts": [failed, *turn.get("parts", ())]}
+    return turn
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any], Place], list[Part] | None]] = {
+    "text": _text, "input_text": _text, "output_text": _text, "refusal": _refusal, "thinking": _thinking,
+    "tool_use": _tool_use, "image_url": _image_url, "input_image": _input_image, "input_audio": _audio,
+    "file": _file, "input_file": _file, "image": _block, "document": _block, "search_result": _search_result,
+}  # fmt: skip
+
+
+# ── items of Responses ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _item(item: Mapping[str, Any], place: Place) -> Turn:
+    """Read an item that is no message: calls and their outputs as such, every other one word for word."""
+    match item.get("type"):
+        case "function_call":
+            given = {"id": item.get("call_id"), "name": item.get("name"), "arguments": item.get("arguments")}
+            called = [validation.call(given, place.field, id="call_id")]
+            more = _surplus({**item, "status": None}, "call_id", "name", "arguments", "id", *FIELDS)
+            return {"role": "assistant", "content": "", "parts": [*called, *more]}
+        case "function_call_output" if item.get("call_id") is not None:
+            _, parts = _contents(item.get("output"), place.at("output"))
+            parts += _surplus({**item, "status": None}, "call_id", "output", "id", *FIELDS)
+            return _answered({"role": "tool", "content": ""}, parts, item["call_id"], place)
+        case str():
+            return {"role": "assistant", "content": "", "parts": [_raw(item, place)]}
+        case None if item.keys() & {"id", "type"} == item.keys() and item:
+            return {
+                "role": "assistant",
+                "content": "",
+                "parts": [_raw({**item, "type": "item_reference"}, place)],
+            }
+        case _:
+            raise ValidationError("needs a role", field=place.field)
+
+
+def _raw(one: Mapping[str, Any], place: Place) -> Raw:
+    """Keep a part or an item word for word; bytes within it are kept elsewhere."""
+    try:
+        return Raw(place.vendor, dump(lifted(one, place)))
+    except RecursionError as error:
+        raise ValidationError("is nested too deep", field=place.field) from error

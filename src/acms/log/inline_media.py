@@ -1,0 +1,88 @@
+"""The bytes of media that come inside a message: kept where the caller says, never in a log."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import NamedTuple, TypeAlias
+
+from acms.errors import ValidationError
+from acms.log import validation
+from acms.model import Json, Media
+
+Keep: TypeAlias = Callable[[bytes, str], str]
+"""Keeps the bytes of media somewhere, given with their type, and returns the reference they are found under."""
+
+_HINT = (
+    "keep the bytes elsewhere and name them by a URL or the id of a file",
+    "ACMSConfig(media=keep): keep(data, mime) stores them and returns a reference",
+)
+
+
+class Place(NamedTuple):
+    """Where a value stands in what the caller wrote, and what becomes of bytes."""
+
+    field: str
+    keep: Keep | None
+    vendor: str = "anthropic"
+
+    def at(self, step: str) -> Place:
+        """Return the place of something within the value."""
+        joined = step if not self.field or step.startswith("[") else f".{step}"
+        return self._replace(field=self.field + joined)
+
+    def text(self, value: object) -> str:
+        """Return a text, checked."""
+        return validation.text(value, self.field)
+
+    def name(self, value: object) -> str:
+        """Return a name, checked."""
+        return validation.name(value, self.field)
+
+
+def referred(ref: object, mime: str, place: Place) -> Media:
+    """Refer to media by a URL or the id of a file; bytes in a data: URL are kept elsewhere."""
+    ref = place.text(ref)
+    if not ref.startswith("data:"):
+        return Media(mime, place.name(ref) if not ref.strip() else ref)
+    head, _, data = ref.removeprefix("data:").partition(",")
+    return kept(data, head.partition(";")[0] or mime, place)
+
+
+def kept(data: object, mime: str, place: Place) -> Media:
+    """Let the caller keep bytes that were given as base64, and refer to them."""
+    written = data if isinstance(data, str) else place.text(data)
+    if place.keep is None:
+        raise ValidationError(f"holds the bytes of media ({mime}), which a log never stores", field=place.field,
+                              options=_HINT)  # fmt: skip
+    try:
+        content = base64.b64decode(written, validate=False)
+    except (binascii.Error, ValueError) as error:
+        raise ValidationError(f"is not base64: {error}", field=place.field) from error
+    return Media(mime, place.text(place.keep(content, mime)), sha256(content).hexdigest())
+
+
+def lifted(value: Json, place: Place) -> Json:
+    """Return a JSON value in which bytes are references: data: URLs, and base64 beside its type or as a result."""
+    if isinstance(value, str):
+        return (
+            referred(value, "*/*", place).ref
+            if value.startswith("data:") and ";base64," in value[:256]
+            else value
+        )
+    if isinstance(value, Mapping):
+        kind = value.get("type")
+        inline = (
+            {"base64": "data", "image_generation_call": "result"}.get(kind) if isinstance(kind, str) else None
+        )
+        return {
+            name: kept(one, str(value.get("media_type") or "image/*"), place.at(str(name))).ref
+            if name == inline and isinstance(one, str)
+            else lifted(one, place.at(str(name)))
+            for name, one in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [lifted(one, place.at(f"[{index}]")) for index, one in enumerate(value)]
+    return value

@@ -1,0 +1,172 @@
+"""What a log is known to hold, message by message: keys, and digests to find what was said again.
+
+Texts are not kept, only their digests. A `Known` is caught up before each use: with what came since, and from the
+start once something was erased or has expired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b, sha256
+
+from acms.log.encoding import dump
+from acms.log.in_force import Cover
+from acms.model import Entry, Head, Json, Kind, Media, Part, Role, State, ToolCall, ToolResult
+from acms.ports import StorageBackend
+
+SIZE = 16
+
+
+@dataclass(slots=True)
+class Row:
+    """One message of a log as it reads now."""
+
+    #: Version and id of what was said first, and the key it was said under.
+    version: int
+    first: str
+    key: str | None
+    role: Role | None
+    #: Of the newest edit: its id, digests of its wording, of all that it holds, and of the metadata; who spoke.
+    id: str
+    wording: bytes
+    body: bytes
+    metadata: bytes
+    actor: str | None
+    #: False once it was retracted; True also when a summary stands for it.
+    live: bool = True
+    #: False once its content is gone.
+    legible: bool = True
+
+
+def digest(text: str) -> bytes:
+    """Return the digest of a text."""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=SIZE).digest()
+
+
+def hashed(key: str) -> str:
+    """Return what is stored in place of a key that says something sensitive."""
+    return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def wording(role: Role, content: str, parts: Sequence[Part]) -> bytes:
+    """Return the digest by which a message is known again: role, text, calls, media; the rest when that is nothing."""
+    if not parts:
+        return digest(f"{role._value_}\0{content}")
+    named = [part.call_id for part in parts if isinstance(part, ToolCall | ToolResult)]
+    named += [part.sha256 or part.ref for part in parts if isinstance(part, Media)]
+    if not named:
+        return digest(f"{role._value_}\0{content or repr(tuple(parts))}")
+    return digest("\0".join((role._value_, content, *named)))
+
+
+def body(role: Role, content: str, parts: Sequence[Part]) -> bytes:
+    """Return the digest of everything that a message says."""
+    if not parts:
+        return wording(role, content, parts)
+    # Bytes are known by their hash: where they are kept may differ from time to time.
+    alike = [replace(part, ref="") if isinstance(part, Media) and part.sha256 else part for part in parts]
+    return digest(f"{role._value_}\0{content}\0{alike!r}")
+
+
+def mapping(value: Mapping[str, Json]) -> bytes:
+    """Return the digest of metadata; nothing for none."""
+    return digest(dump(dict(value))) if value else b""
+
+
+def _row(entry: Entry) -> Row:
+    role = entry.role or Role.USER
+    whole = body(role, entry.content, entry.parts)
+    return Row(
+        version=entry.version,
+        first=entry.id,
+        key=entry.key,
+        role=entry.role,
+        id=entry.id,
+        wording=wording(role, entry.content, entry.parts) if entry.parts else whole,
+        body=whole,
+        metadata=mapping(entry.metadata),
+        actor=entry.actor,
+        legible=entry.state is State.LIVE,
+    )
+
+
+class Known:
+    """The messages of one log, in order; what was cleared is forgotten."""
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._head: Head | None = None
+        #: As they were said first.
+        self._told: list[Row] = []
+        self._keys: dict[str, Row] = {}
+        self._rows: list[Row] | None = None
+        self._replacing: list[Entry] = []
+
+    async def catch_up(self, storage: StorageBackend, context: str) -> Head:
+        """Read what came since the last time; return where the log stands."""
+        head = await storage.head(context)
+        old = self._head
+        if old is not None and (
+            old.context != head.context or old.epoch != head.epoch or old.version > head.version
+        ):
+            self._forget()
+            old = None
+        if old is not None and old.version == head.version:
+            return head
+        after = 0 if old is None else old.version
+        entries = await storage.read(context, after=after, at=head.version, kinds=(Kind.MESSAGE,))
+        replacing = self._replacing
+        if head.rewrites != (0 if old is None else old.rewrites):
+            replacing = await storage.read(context, at=head.version, replacing=True)
+        if self._head is not old:  # another task was first
+            return await self.catch_up(storage, context)
+        for entry in entries:
+            if not entry.replaces:
+                row = _row(entry)
+                self._told.append(row)
+                if row.key is not None:
+                    self._keys[row.key] = row
+        self._head, self._replacing, self._rows = head, replacing, None
+        return head
+
+    def under(self, key: str) -> Row | None:
+        """Return what was said under a caller's key; None when nothing was."""
+        return self._keys.get(key)
+
+    @property
+    def rows(self) -> list[Row]:
+        """Return the messages as they read now, oldest first."""
+        if self._rows is None:
+            self._rows = self._read() if self._replacing else self._told
+        return self._rows
+
+    @property
+    def replacing(self) -> list[Entry]:
+        """Return the entries that replace something."""
+        return self._replacing
+
+    def _read(self) -> list[Row]:
+        cover = Cover(self._replacing, searchable=True)
+        by = {entry.version: entry for entry in self._replacing}
+        edits: dict[int, Entry] = {}
+        for entry in self._replacing:
+            if entry.kind is Kind.MESSAGE:
+                edits.update(dict.fromkeys([first for first, _ in entry.replaces], entry))
+        found: list[Row] = []
+        for row in self._told:
+            cause = cover.by(row.version)
+            ended = None if cause is None or by[cause].kind is Kind.MESSAGE else by[cause]
+            if ended is not None and not ended.sources:  # cleared: what is said again is said anew
+                continue
+            edit = edits.get(row.version) if cause is not None else None
+            if edit is not None:
+                now = _row(edit)
+                now.version, now.first, now.key = row.version, row.first, row.key
+            else:
+                now = row if ended is None else Row(**{name: getattr(row, name) for name in Row.__slots__})
+            now.live = ended is None
+            found.append(now)
+        return found

@@ -1,0 +1,248 @@
+"""Which messages of a list a log holds already, and what has to be done so that it holds them all; pure.
+
+Messages with a key are known by it, wherever they stand. The others are known by role and text, in order: the longest
+common subsequence, its latest place in the log. Instructions that a list begins with are known wherever they stand,
+and take the place of those that the log begins with. What lost its content is known by its place between others.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from acms.log.in_force import LEADING
+from acms.log.known import Row
+from acms.model import Role
+
+PAIRS = 2_000_000
+"""Pairs of equal messages that are looked at for the longest common subsequence."""
+
+
+class Item(NamedTuple):
+    """One message of a list: where it stands there, and what is known of it."""
+
+    at: int
+    turn: int
+    role: Role
+    key: str | None
+    wording: bytes
+    body: bytes
+    #: None where the list does not say.
+    actor: str | None
+    metadata: bytes | None
+
+
+@dataclass(slots=True)
+class Aligned:
+    """What has to be done, as places in the list and in the log."""
+
+    appended: list[int] = field(default_factory=list)
+    inserted: list[int] = field(default_factory=list)
+    #: (item, row).
+    replaced: list[tuple[int, int]] = field(default_factory=list)
+    retracted: list[int] = field(default_factory=list)
+    unchanged: list[int] = field(default_factory=list)
+
+
+def align(items: Sequence[Item], rows: Sequence[Row], *, retract: bool) -> Aligned:
+    """Say what has to be done; with `retract` what is missing goes, and what is there again comes back."""
+    matched = _by_key(items, rows)
+    lead = _instructions(items, rows, matched)
+    keyed = {at for at, row in enumerate(matched) if row is not None}
+    _in_order(items, rows, matched)
+    _illegible(items, rows, matched)
+    found = Aligned()
+    _insertions(items, rows, matched, keyed, found)
+    for at, item in enumerate(items):
+        place = matched[at]
+        if place is None:
+            found.appended.append(at)
+        elif _changed(item, rows[place], retract, at in lead):
+            found.replaced.append((at, place))
+        else:
+            found.unchanged.append(place)
+    if retract:
+        found.retracted = _missing(rows, matched)
+    return found
+
+
+def _changed(item: Item, row: Row, retract: bool, leading: bool) -> bool:
+    if not row.legible:
+        return False
+    if not row.live:
+        return retract
+    if leading and item.wording != row.wording:
+        return True
+    if item.key is None or item.key != row.key:
+        return False
+    return (
+        item.body != row.body
+        or (item.actor is not None and item.actor != row.actor)
+        or (item.metadata is not None and item.metadata != row.metadata)
+    )
+
+
+def _by_key(items: Sequence[Item], rows: Sequence[Row]) -> list[int | None]:
+    known = {row.key: place for place, row in enumerate(rows) if row.key is not None}
+    return [known.get(item.key) if item.key is not None else None for item in items]
+
+
+def _instructions(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> set[int]:
+    """Match the instructions that a list begins with; return which of them take the place of others."""
+    leading = _leading(item.role for item in items)
+    taken = {place for place in matched if place is not None}
+    spare = [place for place, row in enumerate(rows) if row.role in LEADING and place not in taken]
+    for at in range(leading):
+        if matched[at] is None:
+            same = [place for place in spare if rows[place].wording == items[at].wording]
+            if same:
+                matched[at] = best = max(same, key=lambda place: (rows[place].live, place))
+                spare.remove(best)
+    front = _leading(row.role for row in rows)
+    changed: set[int] = set()
+    for at in range(leading):
+        if matched[at] is not None or items[at].key is not None:
+            continue
+        place = next((one for one in spare if one < front and _may_change(items[at], rows[one])), None)
+        if place is not None:
+            matched[at] = place
+            spare.remove(place)
+            changed.add(at)
+    return changed
+
+
+def _may_change(item: Item, row: Row) -> bool:
+    return row.live and row.legible and row.key is None and row.role is item.role
+
+
+def _leading(roles: Iterable[Role | None]) -> int:
+    count = 0
+    for role in roles:
+        if role not in LEADING:
+            break
+        count += 1
+    return count
+
+
+def _in_order(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> None:
+    """Match what has no key that is known: the longest common subsequence, as late in the log as can be."""
+    taken = {place for place in matched if place is not None}
+    ours = [at for at, place in enumerate(matched) if place is None]
+    theirs = [place for place, row in enumerate(rows) if place not in taken and row.legible]
+    places: dict[bytes, list[int]] = {}
+    for order, place in enumerate(theirs):
+        places.setdefault(rows[place].wording, []).append(order)
+    candidates = [_candidates(items[at], places, rows, theirs) for at in ours]
+    overlap = _overlap([items[at].wording for at in ours], [rows[place].wording for place in theirs])
+    pairs = sum(map(len, candidates))
+    if not any(candidates[overlap:]) or pairs > PAIRS:
+        found = {at: len(theirs) - overlap + at for at in range(overlap)}
+    else:
+        found = _longest(candidates, len(theirs))
+    for at, order in found.items():
+        if order in candidates[at]:
+            matched[ours[at]] = theirs[order]
+
+
+def _candidates(
+    item: Item, places: dict[bytes, list[int]], rows: Sequence[Row], theirs: Sequence[int]
+) -> Sequence[int]:
+    found = places.get(item.wording, ())
+    return found if item.key is None else [order for order in found if rows[theirs[order]].key is None]
+
+
+def _overlap(ours: Sequence[bytes], theirs: Sequence[bytes]) -> int:
+    """Return how many of ours, from the first on, are the last of theirs."""
+    falls = [0] * len(ours)
+    length = 0
+    for at in range(1, len(ours)):
+        while length and ours[at] != ours[length]:
+            length = falls[length - 1]
+        length += ours[at] == ours[length]
+        falls[at] = length
+    length = 0
+    for one in theirs[max(0, len(theirs) - len(ours)) :]:
+        while length and (length == len(ours) or ours[length] != one):
+            length = falls[length - 1]
+        if length < len(ours) and ours[length] == one:
+            length += 1
+    return length
+
+
+def _longest(candidates: Sequence[Sequence[int]], size: int) -> dict[int, int]:
+    """Return a longest common subsequence (Hunt and Szymanski), from the ends: of equals the latest."""
+    ends: list[int] = []
+    chains: list[tuple[int, int, object]] = []
+    for at in range(len(candidates) - 1, -1, -1):
+        for order in candidates[at]:  # ascending: descending seen from the end
+            seen = size - 1 - order
+            length = bisect_left(ends, seen)
+            chain = (at, order, chains[length - 1] if length else None)
+            if length == len(ends):
+                ends.append(seen)
+                chains.append(chain)
+            elif seen < ends[length]:
+                ends[length], chains[length] = seen, chain
+    found: dict[int, int] = {}
+    link: object = chains[-1] if chains else None
+    while isinstance(link, tuple):
+        at, order, link = link
+        found[at] = order
+    return found
+
+
+def _illegible(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> None:
+    """Match by role what lies between two matches, or before the first, with messages that lost their content."""
+    if all(row.legible for row in rows):
+        return
+    taken = {place for place in matched if place is not None}
+    before = None
+    for at in range(len(items) - 1, -1, -1):
+        place = matched[at]
+        if place is not None:
+            before = place
+            continue
+        if before is None or items[at].key is not None:
+            continue
+        floor = max((place for place in matched[:at] if place is not None), default=-1)
+        spare = range(before - 1, floor, -1)
+        found = next(
+            (
+                one
+                for one in spare
+                if one not in taken and not rows[one].legible and rows[one].role is items[at].role
+            ),
+            None,
+        )
+        if found is not None:
+            matched[at] = before = found
+            taken.add(found)
+
+
+def _insertions(
+    items: Sequence[Item], rows: Sequence[Row], matched: list[int | None], keyed: set[int], found: Aligned
+) -> None:
+    """Find what stands before something known; without keys what follows the first of them is no longer matched."""
+    last = max((at for at, place in enumerate(matched) if place is not None), default=-1)
+    ordered = max(
+        (at for at, place in enumerate(matched) if place is not None and at not in keyed), default=-1
+    )
+    leading = _leading([item.role for item in items])
+    cut = False
+    for at, item in enumerate(items):
+        place = matched[at]
+        if place is None and at < last:
+            found.inserted.append(at)
+            cut = cut or (item.key is None and leading <= at < ordered)
+        elif cut and place is not None and at not in keyed and rows[place].legible:
+            matched[at] = None
+
+
+def _missing(rows: Sequence[Row], matched: Sequence[int | None]) -> list[int]:
+    """Return what the list no longer has; not what was trimmed from its start."""
+    front = _leading([row.role for row in rows])
+    known = {place for place in matched if place is not None}
+    first = min((place for place in known if place >= front), default=len(rows))
+    return [place for place in range(max(first, front), len(rows)) if place not in known and rows[place].live]

@@ -1,0 +1,328 @@
+"""Make a log hold a list of messages as a framework keeps it, in one append."""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeAlias
+
+from acms.errors import ConflictError, ValidationError
+from acms.log import foreign, known, validation
+from acms.log.foreign import Turn
+from acms.log.known import Row
+from acms.model import EMPTY, Draft, Entry, Head, Kind, Origin, Privacy, Role, Span, ToolCall, ToolResult
+from acms.privacy.modes import stored_mode
+from acms.results import Synced
+from acms.session_state import SharedSession
+from acms.text.chat_messages import NO_RESULT, ORPHAN, RECALLED, SUMMARY
+from acms.write import retirement
+from acms.write.alignment import Aligned, Item, align
+from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
+
+GONE = "gone"
+"""Reason of the retraction of what a list no longer has."""
+
+DraftOf: TypeAlias = Callable[..., Draft]
+
+_ROLES = {role.value: role for role in Role}
+_PLAIN = frozenset(("role", "content"))
+
+
+class Done(NamedTuple):
+    """What a sync did."""
+
+    result: Synced
+    context: str = ""
+    #: None when nothing had to be stored.
+    delivered: Delivered | None = None
+    #: How many of its drafts are edits and retractions; they come first.
+    rewrites: int = 0
+
+
+class Sync:
+    """One list handed over to one session."""
+
+    def __init__(
+        self, shared: SharedSession, writer: Writer, draft: DraftOf, *, retract: bool, refuse: bool
+    ) -> None:
+        self._shared = shared
+        self._writer = writer
+        self._draft = draft
+        self._retract = retract
+        self._refuse = refuse
+
+    async def run(self, messages: Sequence[Mapping[str, Any]]) -> Done:
+        """Read the list, decide, and append; again from the start when somebody else wrote between."""
+        shared = self._shared
+        items = self._items(messages)
+        ignored = tuple(index for index, found in enumerate(items) if not found)
+        flat = [item for found in items for item in found]
+        _check_keys(flat)
+        while True:
+            context = await shared.find()
+            head = None if context is None else await shared.known.catch_up(shared.storage, context)
+            rows = [] if head is None else shared.known.rows
+            found = align(flat, rows, retract=self._retract)
+            if self._refuse and found.inserted:
+                raise _inserted(flat[found.inserted[0]])
+            result = Synced(unchanged=tuple([rows[place].id for place in found.unchanged]), ignored=ignored)
+            if not (found.appended or found.replaced or found.retracted):
+                return Done(result)
+            try:
+                return await self._append(messages, flat, rows, found, head, result)
+            except Overtaken:
+                continue
+
+    async def _append(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        items: Sequence[Item],
+        rows: Sequence[Row],
+        found: Aligned,
+        head: Head | None,
+        result: Synced,
+    ) -> Done:
+        shared = self._shared
+        news = [self._drafted(messages, items[at]) for at in found.appended]
+        edits, gone = await self._edits(messages, items, rows, found)
+        if found.retracted:
+            gone += [rows[place].id for place in found.retracted]
+            gone += [rows[place].first for place in found.retracted]
+            edits.append(await self._retraction([rows[place] for place in found.retracted]))
+        context = await shared.ensure()
+        version = 0 if head is None else head.version
+        ids = frozenset(gone)
+        before: Sequence[Draft] = edits
+        if edits:
+            replacing = shared.known.replacing
+            before = await retirement.with_facts(shared.storage, context, edits, replacing, version, ids)
+        request = AppendRequest(
+            news,
+            shared.config.episodes,
+            shared.config.retry,
+            before=before,
+            at=version,
+            rewrites=None if head is None else head.rewrites,
+            watch=shared.watch,
+            reflect=shared.reflects,
+        )
+        delivered = await self._writer.post(context, request)
+        assert delivered is not None
+        receipt = delivered.receipt
+        made = receipt.ids[delivered.start :]
+        if edits:
+            by = retirement.Rewrite(tuple(before), ids)
+            await retirement.follow(shared.storage, shared.namespace, by, made[0])
+            for draft in edits:
+                shared.rewritten(context, receipt.versions[0], draft.sources[0], _reason(draft))
+        appended = made[len(before) :]
+        places = dict(zip(found.appended, appended, strict=True))
+        return Done(
+            replace(
+                result,
+                appended=tuple(appended),
+                replaced=tuple(made[: len(found.replaced)]),
+                retracted=tuple([rows[place].id for place in found.retracted]),
+                inserted=tuple([places[at] for at in found.inserted]),
+            ),
+            context,
+            delivered,
+            len(before),
+        )
+
+    # ── the list ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _items(self, messages: Sequence[Mapping[str, Any]]) -> list[tuple[Item, ...]]:
+        """Return what each message of a list is in a log; what was read the last time need not be read again."""
+        known_before = self._shared.listed
+        read: dict[bytes, tuple[Item, ...]] = {}
+        found: list[tuple[Item, ...]] = []
+        for index, message in enumerate(messages):
+            mark = _mark(message)
+            items = known_before.get(mark) if mark is not None else None
+            if items is None:
+                items = tuple(self._read(message, index))
+            if mark is not None:
+                read[mark] = items
+            if items and items[0].at != index:
+                items = tuple([item._replace(at=index) for item in items])
+            found.append(items)
+        self._shared.listed = read
+        return found
+
+    def _read(self, message: Mapping[str, Any], index: int) -> Iterator[Item]:
+        keep = None if self._shared.config.media is None else _not_yet
+        for number, turn in enumerate(_turns(message, index, keep)):
+            if turn is None:
+                continue
+            try:
+                yield self._item(turn, index, number)
+            except ValidationError as error:
+                said = str(error).removeprefix(f"{error.field}: ")
+                field = f"messages[{index}].{error.field}"
+                raise ValidationError(said, field=field, options=error.options) from error
+
+    def _item(self, turn: Turn, index: int, number: int) -> Item:
+        config = self._shared.config
+        given, content = turn["role"], turn.get("content", "")
+        role = (_ROLES.get(given) if type(given) is str else None) or validation.choice(given, Role, "role")
+        parts, text = validation.parts(
+            role, content, turn.get("parts"), turn.get("tool_calls"), turn.get("tool_call_id")
+        )
+        actor, key = turn.get("actor_id"), turn.get("key")
+        metadata = None if turn.get("metadata") is None else validation.metadata(turn["metadata"])
+        key = None if key is None else validation.name(key, "key")
+        if config.privacy.redact_before_persist:
+            from acms.privacy.redact_entry import stored  # the rules come with it
+
+            private = validation.choice(turn.get("privacy", "allow"), Privacy, "privacy")
+            mode = stored_mode(config.privacy.mode, private)
+            text, parts, plain, actor, key = stored(text, parts, metadata or EMPTY, actor, key, mode)
+            metadata = None if metadata is None else plain
+        wording = known.wording(role, text, parts)
+        return Item(
+            at=index,
+            turn=number,
+            role=role,
+            key=key,
+            wording=wording,
+            body=known.body(role, text, parts) if parts else wording,
+            actor=actor,
+            metadata=None if metadata is None else known.mapping(metadata),
+        )
+
+    def _drafted(self, messages: Sequence[Mapping[str, Any]], item: Item) -> Draft:
+        turn = _turns(messages[item.at], item.at, self._shared.config.media)[item.turn]
+        assert turn is not None
+        return self._draft(f"messages[{item.at}].", called="key", **turn)
+
+    # ── rewrites ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _edits(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        items: Sequence[Item],
+        rows: Sequence[Row],
+        found: Aligned,
+    ) -> tuple[list[Draft], list[str]]:
+        """Return the edits of what changed, and the ids of what they replace."""
+        old = await self._shared.storage.get([rows[place].id for _, place in found.replaced])
+        edits: list[Draft] = []
+        gone: list[str] = []
+        for (at, place), entry in zip(found.replaced, old, strict=True):
+            if entry is None:
+                raise Overtaken
+            if entry.role is not items[at].role:
+                raise ValidationError(
+                    f"is of the {items[at].role.value}; the message of this key was of the {entry.role}",
+                    field=f"messages[{items[at].at}].role",
+                    options=("give it a key of its own",),
+                )
+            edits.append(_edit(self._drafted(messages, items[at]), entry, items[at]))
+            gone += [entry.id, rows[place].first]
+        return edits, gone
+
+    async def _retraction(self, rows: Sequence[Row]) -> Draft:
+        """Return what puts messages with their edits out of force."""
+        changed = [row.id for row in rows if row.id != row.first]
+        spans: list[Span] = [(row.version, row.version) for row in rows]
+        for entry in await self._shared.storage.get(changed):
+            if entry is None:
+                raise Overtaken
+            spans += [*entry.replaces, (entry.version, entry.version)]
+        return Draft(
+            kind=Kind.RETRACTION,
+            created_at=datetime.now(UTC),
+            origin=Origin.DERIVED,
+            replaces=tuple(sorted(set(spans))),
+            sources=tuple([row.first for row in rows]),
+            data={"reason": GONE},
+        )
+
+
+def _reason(draft: Draft) -> str:
+    return GONE if draft.kind is Kind.RETRACTION else "replaced"
+
+
+def _edit(draft: Draft, old: Entry, item: Item) -> Draft:
+    """Return a draft as the edit of an entry: it is read at the old place, in the old group while its calls are."""
+    marked = draft.markers and not draft.detected
+    kept = old.markers if old.markers and not old.detected and not marked else None
+    return replace(
+        draft,
+        key=None,
+        actor=draft.actor if item.actor is not None else old.actor,
+        metadata=draft.metadata if item.metadata is not None else old.metadata,
+        markers=draft.markers if kept is None else kept,
+        detected=draft.detected if kept is None else False,
+        episode=old.episode,
+        group=old.group if _calls(draft) & _calls(old) else None,
+        replaces=(*old.replaces, (old.version, old.version)),
+        sources=(old.id,),
+    )
+
+
+def _calls(draft: Draft) -> set[str]:
+    return {part.call_id for part in draft.parts if isinstance(part, ToolCall | ToolResult)}
+
+
+# ── what a list says ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _mark(message: Any) -> bytes | None:
+    """Return a digest of a message as it was given; None for one that holds more than plain values."""
+    try:
+        return blake2b(marshal.dumps(message, 2), digest_size=16).digest()
+    except ValueError:
+        return None
+
+
+def _turns(message: Mapping[str, Any], index: int, keep: foreign.Keep | None) -> list[Turn | None]:
+    """Return what a message of a list is in a log, without what ACMS wrote into it; None where nothing is left."""
+    turns = foreign.read(message, f"messages[{index}]", keep=keep)
+    return [_stripped(turn) for turn in turns]
+
+
+def _not_yet(data: bytes, mime: str) -> str:
+    """Refer to bytes that are not to be kept before it is known that they are new."""
+    return ""
+
+
+def _stripped(turn: Turn) -> Turn | None:
+    content = turn.get("content")
+    if not isinstance(content, str):
+        return turn
+    if turn["role"] == "tool" and content == NO_RESULT:
+        return None
+    if turn["role"] != "user" or not content.startswith("<"):
+        return turn
+    rest = content
+    for start, end in (RECALLED, SUMMARY, ORPHAN):
+        if rest.startswith(start) and end in rest:
+            rest = rest[rest.index(end) + len(end) :].lstrip("\n")
+    if rest == content:
+        return turn
+    return {**turn, "content": rest} if rest or turn.get("parts") else None
+
+
+def _check_keys(items: Sequence[Item]) -> None:
+    """Raise `ValidationError` when two messages of a list have one key."""
+    seen: dict[str, int] = {}
+    for item in items:
+        if item.key is not None:
+            first = seen.setdefault(item.key, item.at)
+            if first != item.at:
+                raise ValidationError(
+                    f"is the key of messages[{first}] too: {item.key!r}", field=f"messages[{item.at}].key"
+                )
+
+
+def _inserted(item: Item) -> ConflictError:
+    return ConflictError(
+        f"messages[{item.at}] is new and stands before messages that the log holds",
+        retryable=False,
+        options=('insert="append" stores it at the end', "hand over the list without it"),
+    )

@@ -1,0 +1,322 @@
+"""Messages as providers write them: made by chance from the types of their SDKs, and nothing of them is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+from anthropic.types import MessageParam
+from openai.types.chat import ChatCompletionMessageParam
+from openai.types.responses import ResponseInputItemParam
+
+from acms import ACMS, ACMSConfig, Media, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
+from acms.errors import ConfigurationError, ValidationError
+from acms.log import foreign, validation
+from acms.prompt.steps import of_entry
+from acms.storage import MemoryStorage
+from acms.text import chat_messages
+from tests.support.typed import BYTES, Values
+
+KINDS = {
+    "chat": get_args(ChatCompletionMessageParam),
+    "responses": get_args(ResponseInputItemParam),
+    "anthropic": (MessageParam,),
+}
+MARKS = ("cache_control", "prompt_cache_breakpoint")
+
+
+def keep(data: bytes, mime: str) -> str:
+    return f"kept:{len(data)}:{mime}"
+
+
+def leaves(value: Any, name: str = "") -> Iterator[str]:
+    """Yield every text of a message that says something: not inline bytes, marks of a cache, and words of a format."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            if key not in MARKS:
+                yield from leaves(one, key)
+    elif isinstance(value, list):
+        for one in value:
+            yield from leaves(one, name)
+    elif isinstance(value, str) and value.endswith("~"):
+        yield value
+
+
+def held(turns: list[foreign.Turn]) -> str:
+    """Return everything that is stored of some messages as one text."""
+    found: list[str] = []
+    for turn in turns:
+        role = validation.choice(turn["role"], Role, "role")
+        parts, content = validation.parts(
+            role, turn.get("content", ""), turn.get("parts"), turn.get("tool_calls"), turn.get("tool_call_id")
+        )
+        texts = [
+            part.json
+            if isinstance(part, Raw)
+            else " ".join(str(getattr(part, name)) for name in part.__slots__)
+            for part in parts
+        ]
+        found += [content, *texts, str(turn.get("key")), str(turn.get("actor_id"))]
+    return "\n".join(found)
+
+
+def says_nothing(message: dict[str, Any]) -> bool:
+    return not any(leaves({name: one for name, one in message.items() if name not in ("id", "name")}))
+
+
+def lost(kind: Any, seed: int) -> list[str]:
+    """Return what of a message made by chance is not stored; nothing when the message says nothing at all."""
+    message = Values(seed).of(kind)
+    content = message.get("content")
+    if isinstance(content, list) and {"thinking", "tool_use"} & {
+        one.get("type") for one in content if isinstance(one, dict)
+    }:
+        message["role"] = "assistant"  # the types allow more than the API does
+    try:
+        stored = held(foreign.read(message, keep=keep))
+    except ValidationError as error:
+        if says_nothing(message) and error.field == "content":
+            return []
+        raise AssertionError(f"{error} in {json.dumps(message)}") from error
+    return [leaf for leaf in leaves(message) if leaf not in stored and json.dumps(leaf)[1:-1] not in stored]
+
+
+def none_is_lost(name: str, seeds: range) -> None:
+    kinds = KINDS[name]
+    for seed in seeds:
+        missing = lost(kinds[seed % len(kinds)], seed)
+        assert not missing, (name, seed, missing, Values(seed).of(kinds[seed % len(kinds)]))
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_nothing_of_a_message_is_lost(name: str) -> None:
+    none_is_lost(name, range(100))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_nothing_of_a_thousand_messages_is_lost(name: str) -> None:
+    none_is_lost(name, range(100, 1_100))
+
+
+# ── there and back ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def turn_of(name: str, seed: int) -> list[dict[str, Any]]:
+    """Return a turn with a call and its answer as a provider writes it, its texts made by chance."""
+    new = Values(seed)
+    ask, call, answer = new.text("ask"), new.text("call"), new.text("answer")
+    picture = f"https://example.org/{new.text('picture')}"
+    given = {"host": new.text("host"), "deep": [seed, None, {"a": new.text("b")}]}
+    if name == "chat":
+        function = {"name": "disk", "arguments": json.dumps(given)}
+        return [
+            {"role": "user", "content": [{"type": "text", "text": ask},
+                                         {"type": "image_url", "image_url": {"url": picture}}], "name": "maya"},
+            {"role": "assistant", "content": None,
+             "tool_calls": [{"id": call, "type": "function", "function": function}]},
+            {"role": "tool", "tool_call_id": call, "content": [{"type": "text", "text": answer}]},
+            {"role": "assistant", "content": None, "refusal": new.text("no")},
+        ]  # fmt: skip
+    if name == "responses":
+        return [
+            {"role": "user", "content": [{"type": "input_text", "text": ask},
+                                         {"type": "input_image", "image_url": picture, "detail": "auto"}]},
+            {"type": "reasoning", "id": f"rs_{seed}", "summary": [], "encrypted_content": new.text("secret")},
+            {"type": "function_call", "call_id": call, "name": "disk", "arguments": json.dumps(given)},
+            {"type": "function_call_output", "call_id": call, "output": answer},
+            {"type": "message", "role": "assistant", "id": f"msg_{seed}", "status": "completed",
+             "content": [{"type": "output_text", "text": new.text("done"), "annotations": []}]},
+        ]  # fmt: skip
+    call = f"toolu_{seed}"
+    return [
+        {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": picture}},
+                                     {"type": "text", "text": ask}]},
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": new.text("hm"), "signature": new.text("signed")},
+            {"type": "redacted_thinking", "data": new.text("hidden")},
+            {"type": "text", "text": new.text("looking")},
+            {"type": "tool_use", "id": call, "name": "disk", "input": given}]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": call, "content": [{"type": "text", "text": answer}]},
+            {"type": "text", "text": new.text("and now?")}]},
+        {"role": "assistant", "content": new.text("done")},
+    ]  # fmt: skip
+
+
+CODECS = {
+    "chat": OpenAIChat("gpt-5"),
+    "responses": OpenAIResponses("gpt-5"),
+    "anthropic": AnthropicMessages("claude-sonnet-4-5"),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", sorted(CODECS))
+async def test_what_is_ingested_is_sent_again(name: str) -> None:
+    await there_and_back(name, range(100))
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", sorted(CODECS))
+async def test_what_a_thousand_times_is_ingested_is_sent_again(name: str) -> None:
+    await there_and_back(name, range(100, 1_100))
+
+
+async def there_and_back(name: str, seeds: range) -> None:
+    """Payload → log → payload → log: the same is said, and the second log is the first."""
+    codec = CODECS[name]
+    for seed in seeds:
+        messages = turn_of(name, seed)
+        async with ACMS(f"s{seed}", MemoryStorage(), None) as session:
+            for message in messages:
+                await session.ingest(message)
+            payload = codec.render([of_entry(entry, "") for entry in await session.entries()])
+            written = payload["input"] if name == "responses" else payload["messages"]
+            kept = json.dumps(written, ensure_ascii=False)
+            missing = [leaf for leaf in leaves(messages) if json.dumps(leaf)[1:-1] not in kept]
+            missing = [leaf for leaf in missing if json.dumps(json.dumps(leaf)[1:-1])[1:-1] not in kept]
+            assert not missing, (seed, missing, written)
+        async with ACMS(f"s{seed}", MemoryStorage(), None) as session:
+            await session.ingest_many(written)
+            again = codec.render([of_entry(entry, "") for entry in await session.entries()])
+            assert again == payload
+
+
+@pytest.mark.anyio
+async def test_what_messages_emits_is_accepted_unchanged() -> None:
+    async with ACMS("s", MemoryStorage(), None) as session:
+        for message in turn_of("chat", 1) + turn_of("anthropic", 2):
+            await session.ingest(message)
+        emitted = await session.messages("", budget=100_000)
+        assert {"type": "image_url", "image_url": {"url": "https://example.org/picture4~"}} in emitted[0][
+            "content"
+        ]
+    async with ACMS("t", MemoryStorage(), None) as session:
+        await session.ingest_many(emitted)
+        assert await session.messages("", budget=100_000) == emitted
+        assert not (await session.sync(emitted)).appended
+
+
+# ── one by one ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read(message: dict[str, Any], **given: Any) -> list[foreign.Turn]:
+    return foreign.read(message, **given)
+
+
+def test_several_results_are_several_messages() -> None:
+    answers = [
+        {"type": "tool_result", "tool_use_id": f"t{n}", "content": f"{n}", "is_error": n == 2} for n in (1, 2)
+    ]
+    first, second, third = read(
+        {"role": "user", "id": "m1", "content": [*answers, {"type": "text", "text": "go on"}]}
+    )
+    assert first == {"role": "tool", "content": "1", "tool_call_id": "t1", "key": "m1"}
+    assert second["parts"] == [ToolResult("t2", "2", True)]
+    assert third == {"role": "user", "content": "go on", "key": "m1:2"}
+
+
+def test_parts_of_a_message() -> None:
+    content = [
+        {"type": "thinking", "thinking": "hm", "signature": "s"},
+        {
+            "type": "text",
+            "text": "a",
+            "citations": [{"cited_text": "b"}],
+            "cache_control": {"type": "ephemeral"},
+        },
+        {"type": "tool_use", "id": "t1", "name": "disk", "input": {}},
+        {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "q"}},
+    ]
+    (turn,) = read({"role": "assistant", "content": content, "stop_reason": "tool_use", "type": "message"})
+    assert turn["parts"] == [
+        Reasoning("hm", "s"),
+        Text("a"),
+        Raw(foreign.AS_GIVEN, '{"type": "text", "citations": [{"cited_text": "b"}]}'),
+        ToolCall("t1", "disk", "{}"),
+        Raw("anthropic", json.dumps(content[3])),
+        Raw(foreign.AS_GIVEN, '{"stop_reason": "tool_use"}'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        ({"role": "user", "content": [{"type": "text", "text": "a"},
+                                      {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{BYTES}"}}]},
+         "messages[3].content[1].image_url"),
+        ({"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": BYTES, "format": "wav"}}]},
+         "messages[3].content[0].input_audio.data"),
+        ({"role": "user", "content": [{"type": "image", "source": {"type": "base64", "data": BYTES,
+                                                                  "media_type": "image/png"}}]},
+         "messages[3].content[0].source.data"),
+        ({"type": "image_generation_call", "id": "ig_1", "result": BYTES, "status": "completed"}, "messages[3].result"),
+        ({"role": "user", "content": [{"type": "file", "file": {"file_data": f"data:application/pdf;base64,{BYTES}"}}]},
+         "messages[3].content[0].file.file_data"),
+    ],
+)  # fmt: skip
+def test_bytes_are_refused_or_kept_elsewhere(message: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        read(message, field="messages[3]")
+    assert caught.value.field == field
+    assert any("ACMSConfig(media" in option for option in caught.value.options)
+    kept: list[bytes] = []
+
+    def take(data: bytes, mime: str) -> str:
+        kept.append(data)
+        return "https://example.org/kept"
+
+    (turn,) = read(message, field="messages[3]", keep=take)
+    assert kept == [b"hello world"]
+    assert BYTES not in repr(turn)
+    assert "https://example.org/kept" in repr(turn)
+
+
+def test_spoken_answers_are_their_transcript_and_a_reference() -> None:
+    audio = {"id": "audio_1", "data": BYTES, "transcript": "Hello.", "expires_at": 5}
+    (turn,) = read({"role": "assistant", "content": None, "audio": audio}, keep=keep)
+    assert turn["content"] == "Hello."
+    assert [type(part) for part in turn["parts"]] == [Media, Raw]
+    assert BYTES not in repr(turn)
+
+
+@pytest.mark.anyio
+async def test_a_session_hands_bytes_to_whom_its_config_names() -> None:
+    picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{BYTES}"}}
+    async with ACMS("s", MemoryStorage(), None, config=ACMSConfig(media=keep)) as session:
+        id = await session.ingest(
+            {"role": "user", "content": [picture]}, actor_id="maya", idempotency_key="k"
+        )
+        entry = await session.get("k")
+        assert (entry.id, entry.actor) == (id, "maya")
+        (media,) = entry.parts
+        assert isinstance(media, Media)
+        assert (media.mime, media.ref) == ("image/png", "kept:11:image/png")
+        with pytest.raises(ValidationError, match="stands alone"):
+            await session.ingest({"role": "user", "content": "a"}, "b")
+    async with ACMS("s", MemoryStorage(), None) as session:
+        with pytest.raises(ValidationError) as caught:
+            await session.ingest({"role": "user", "content": [picture]})
+        assert caught.value.field == "content[0].image_url"
+    with pytest.raises(ConfigurationError, match="media"):
+        ACMSConfig(media="a folder")  # type: ignore[arg-type]
+
+
+@pytest.mark.anyio
+async def test_media_cost_what_they_state() -> None:
+    async with ACMS("s", MemoryStorage(), None) as session:
+        for n in range(10):
+            picture = Media("image/png", f"https://example.org/{n}.png", tokens=50)
+            await session.ingest("user", "look", parts=[picture])
+        emitted = await session.messages("", budget=700)
+        assert len(emitted) == 10
+        plain = Media("image/png", "https://example.org/large.png")
+        await session.ingest("user", "look", parts=[plain])
+        emitted = await session.messages("", budget=1_600)
+        assert 0 < len(emitted) < 11
+        assert chat_messages.tokens(emitted[-1:], session.counter) > chat_messages.PER_MEDIUM

@@ -1,0 +1,409 @@
+"""`sync`: a list as a framework holds it becomes the log's, whatever was trimmed, edited, removed or inserted."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acms import ACMS, ACMSConfig, Privacy, PrivacyConfig, open_storage, sync
+from acms.errors import ConflictError, EntryNotFoundError, IdempotencyMismatchError, ValidationError
+from acms.results import Synced
+from acms.storage import MemoryStorage
+from tests.support.talk import Storage, session_on
+
+pytestmark = pytest.mark.anyio
+
+
+def user(text: str, key: str | None = None) -> dict[str, Any]:
+    return {"role": "user", "content": text} | ({} if key is None else {"id": key})
+
+
+def users(texts: str) -> list[dict[str, Any]]:
+    return [user(text) for text in texts]
+
+
+async def in_force(session: ACMS) -> str:
+    return "".join([entry.content for entry in await session.entries()])
+
+
+def counts(done: Synced) -> tuple[int, int, int, int, int]:
+    return (
+        len(done.appended), len(done.replaced), len(done.retracted), len(done.unchanged), len(done.inserted),
+    )  # fmt: skip
+
+
+# ── lists without keys ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_same_list_twice_is_stored_once(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        first = await session.sync(users("abca"))
+        assert counts(first) == (4, 0, 0, 0, 0)
+        again = await session.sync(users("abca"))
+        assert again.unchanged == first.appended
+        assert counts(again) == (0, 0, 0, 4, 0)
+    async with session_on(storage) as another:
+        assert (await another.sync(users("abca"))).unchanged == first.appended
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "gone", "expected", "left"),
+    [
+        ("abcd", "cde", "keep", (1, 0, 0, 2, 0), "abcde"),
+        ("abcd", "cde", "retract", (1, 0, 0, 2, 0), "abcde"),
+        ("abcd", "abd", "keep", (0, 0, 0, 3, 0), "abcd"),
+        ("abcd", "abd", "retract", (0, 0, 1, 3, 0), "abd"),
+        ("abcd", "abxcd", "keep", (3, 0, 0, 2, 1), "abcdxcd"),
+        ("abcd", "abxcd", "retract", (3, 0, 2, 2, 1), "abxcd"),
+        ("abab", "ab", "keep", (0, 0, 0, 2, 0), "abab"),
+        ("ab", "xy", "retract", (2, 0, 0, 0, 0), "abxy"),
+        ("ab", "", "retract", (0, 0, 0, 0, 0), "ab"),
+        ("obcdeo", "ocdeo", "retract", (0, 0, 1, 5, 0), "ocdeo"),
+    ],
+)
+async def test_what_became_of_a_list(
+    storage: Storage, before: str, after: str, gone: Any, expected: tuple[int, ...], left: str
+) -> None:
+    async with session_on(storage) as session:
+        await session.sync(users(before))
+        assert counts(await session.sync(users(after), gone=gone)) == expected
+        assert await in_force(session) == left
+        again = await session.sync(users(after), gone=gone)
+        assert counts(again)[:3] == (0, 0, 0)
+
+
+async def test_what_was_removed_comes_back_at_its_place(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        await session.sync(users("abc"))
+        await session.sync(users("ac"), gone="retract")
+        done = await session.sync(users("abc"), gone="retract")
+        assert counts(done) == (0, 1, 0, 2, 0)
+        assert await in_force(session) == "abc"
+
+
+async def test_what_the_user_retracted_stays_away(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        done = await session.sync(users("abc"))
+        await session.retract(done.appended[1])
+        assert counts(await session.sync(users("abcd"))) == (1, 0, 0, 3, 0)
+        assert await in_force(session) == "acd"
+
+
+async def test_what_was_erased_is_not_stored_again(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        done = await session.sync(users("abc"))
+        await session.erase(done.appended[1])
+        assert counts(await session.sync(users("abcd"))) == (1, 0, 0, 3, 0)
+        assert await in_force(session) == "acd"
+
+
+async def test_what_was_cleared_is_said_anew(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        await session.sync(users("ab"))
+        await session.clear()
+        assert counts(await session.sync(users("ab"))) == (2, 0, 0, 0, 0)
+
+
+async def test_instructions_are_known_wherever_they_stand(storage: Storage) -> None:
+    rules, other = {"role": "system", "content": "S"}, {"role": "system", "content": "T"}
+    async with session_on(storage) as session:
+        await session.sync([rules, *users("abc")])
+        assert counts(await session.sync([rules, *users("cd")], gone="retract")) == (1, 0, 0, 2, 0)
+        assert counts(await session.sync([other, *users("cd")])) == (0, 1, 0, 2, 0)
+        assert await in_force(session) == "Tabcd"
+        assert counts(await session.sync([other, *users("cd")])) == (0, 0, 0, 3, 0)
+
+
+async def test_instructions_that_came_later_are_appended_alone(storage: Storage) -> None:
+    rules = {"role": "system", "content": "S"}
+    async with session_on(storage) as session:
+        await session.sync(users("ab"))
+        assert counts(await session.sync([rules, *users("ab")])) == (1, 0, 0, 2, 1)
+        assert counts(await session.sync([rules, *users("ab")])) == (0, 0, 0, 3, 0)
+
+
+async def test_what_acms_wrote_is_passed_over(storage: Storage) -> None:
+    seen = [
+        user("<recalled>\nold\n</recalled>"),
+        user("<summary>\nold\n</summary>"),
+        {"role": "tool", "tool_call_id": "c1", "content": "(no result was recorded)"},
+        user("<recalled>\nold\n</recalled>\na"),
+        user("b"),
+    ]
+    async with session_on(storage) as session:
+        done = await session.sync(seen)
+        assert done.ignored == (0, 1, 2)
+        assert await in_force(session) == "ab"
+        assert counts(await session.sync(users("ab"))) == (0, 0, 0, 2, 0)
+
+
+# ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_key_names_a_message_through_its_edits(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        await session.sync([user("a", "k1"), user("b", "k2")])
+        done = await session.sync([user("a", "k1"), user("B", "k2")])
+        assert counts(done) == (0, 1, 0, 1, 0)
+        assert (await session.get("k2")).id == done.replaced[0]
+        await session.replace("k2", "BB")
+        assert (await session.get("k2")).content == "BB"
+        assert (await session.at(2).get("k2")).content == "b"
+        assert counts(await session.sync([user("a", "k1"), user("BB", "k2")])) == (0, 0, 0, 2, 0)
+        await session.retract("k1")
+        assert await in_force(session) == "BB"
+        with pytest.raises(EntryNotFoundError):
+            await session.get("k3")
+
+
+async def test_metadata_and_names_under_a_key(storage: Storage) -> None:
+    one = user("a", "k1")
+    async with session_on(storage) as session:
+        await session.sync([{**one, "metadata": {"run": 1}, "name": "maya"}])
+        assert counts(await session.sync([one])) == (0, 0, 0, 1, 0)
+        assert counts(await session.sync([{**one, "metadata": {"run": 2}}])) == (0, 1, 0, 0, 0)
+        entry = await session.get("k1")
+        assert (entry.metadata, entry.actor) == ({"run": 2}, "maya")
+
+
+async def test_with_keys_an_insertion_alone_is_appended(storage: Storage) -> None:
+    known = [user("a", "k1"), user("b", "k2")]
+    async with session_on(storage) as session:
+        await session.sync(known)
+        done = await session.sync([known[0], user("x", "k3"), known[1]])
+        assert counts(done) == (1, 0, 0, 2, 1)
+        assert done.inserted == done.appended
+
+
+async def test_an_insertion_can_be_refused(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        await session.sync(users("ab"))
+        with pytest.raises(ConflictError, match=r"messages\[1\]") as caught:
+            await session.sync(users("axb"), insert="refuse")
+        assert not caught.value.retryable
+        assert caught.value.options
+        assert await in_force(session) == "ab"
+
+
+async def test_an_edited_call_stays_in_its_group(storage: Storage) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "disk", "arguments": "{}"}}
+    said = [
+        user("disk?", "k1"),
+        {"role": "assistant", "content": None, "tool_calls": [call], "id": "k2"},
+        {"role": "tool", "tool_call_id": "c1", "content": "40%", "id": "k3"},
+    ]
+    async with session_on(storage) as session:
+        await session.sync(said)
+        changed = {"name": "disk", "arguments": '{"host": "db1"}'}
+        said[1] = {**said[1], "tool_calls": [{**call, "function": changed}]}
+        assert counts(await session.sync(said)) == (0, 1, 0, 2, 0)
+        messages = await session.messages("disk?", budget=1_000)
+        assert [one.get("tool_call_id") for one in messages] == [None, None, "c1"]
+        assert messages[1]["tool_calls"][0]["function"] == changed
+
+
+@pytest.mark.parametrize("key", [None, "k1"])
+async def test_bytes_are_kept_once_wherever_they_go(storage: Storage, key: str | None) -> None:
+    kept: list[bytes] = []
+
+    def keep(data: bytes, mime: str) -> str:
+        kept.append(data)
+        return f"https://example.org/{len(kept)}"
+
+    url = "data:image/png;base64,aGVsbG8="
+    picture = {**user("look", key), "content": [{"type": "image_url", "image_url": {"url": url}}]}
+    for appended in (1, 0):
+        async with session_on(storage, config=ACMSConfig(media=keep)) as session:
+            assert len((await session.sync([picture])).appended) == appended
+            assert counts(await session.sync([picture])) == (0, 0, 0, 1, 0)
+    assert kept == [b"hello"]
+
+
+# ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("messages", "field"),
+    [
+        ([user("a"), {"role": "user", "content": 5}], "messages[1].content"),
+        ([user("a"), {"role": "bot", "content": "a"}], "messages[1].role"),
+        ([user("a", "k1"), user("b", "k1")], "messages[1].key"),
+        ([user("a"), {"role": "user", "content": [{"type": "image_url", "image_url": 5}]}],
+         "messages[1].content[0].image_url"),
+        ([user("a"), "b"], "messages[1]"),
+        ("ab", "messages"),
+    ],
+)  # fmt: skip
+async def test_a_bad_list_changes_nothing(storage: Storage, messages: Any, field: str) -> None:
+    async with session_on(storage) as session:
+        with pytest.raises(ValidationError) as caught:
+            await session.sync(messages)
+        assert caught.value.field == field
+        assert await in_force(session) == ""
+
+
+async def test_another_role_under_a_key_is_refused(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        await session.sync([user("a", "k1")])
+        with pytest.raises(ValidationError, match="was of the user"):
+            await session.sync([{"role": "assistant", "content": "b", "id": "k1"}])
+
+
+async def test_a_list_known_in_part_is_told_to_use_sync(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        await session.ingest_many([user("a", "k1")])
+        with pytest.raises(IdempotencyMismatchError) as caught:
+            await session.ingest_many([user("a", "k1"), user("b", "k2")])
+        assert any("sync(messages)" in option for option in caught.value.options)
+
+
+async def test_what_is_redacted_before_it_is_stored_is_known_again(storage: Storage) -> None:
+    config = ACMSConfig(privacy=PrivacyConfig(mode=Privacy.REDACT, redact_before_persist=True))
+    said = [user("mail me at maya@example.org", "maya@example.org")]
+    async with session_on(storage, config=config) as session:
+        await session.sync(said)
+        assert counts(await session.sync(said)) == (0, 0, 0, 1, 0)
+        assert "maya@" not in (await session.get("maya@example.org")).content
+
+
+# ── many at once, and by chance ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_sessions_that_sync_at_once_agree(storage: Storage) -> None:
+    messages = [user(f"message {n}") for n in range(20)]
+    sessions = [ACMS("s", storage, None) for _ in range(4)]
+    try:
+        done = await asyncio.gather(
+            *[session.sync(messages[: 5 * n]) for n, session in enumerate(sessions, 1)]
+        )
+        assert sum(len(one.appended) for one in done) == 20
+        assert [entry.content for entry in await sessions[0].entries()] == [
+            one["content"] for one in messages
+        ]
+    finally:
+        for session in sessions:
+            await session.close()
+
+
+PROCESS = """
+import sys
+from acms import open_storage
+from acms.sync import ACMS
+
+with ACMS("s", open_storage(sys.argv[1]), None) as session:
+    for upto in range(1, 41):
+        session.sync([{"role": "user", "content": f"message {n}"} for n in range(upto)])
+"""
+
+
+async def test_two_processes_at_once(tmp_path: Any) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    command = (sys.executable, "-c", PROCESS, url)
+    running = [await asyncio.create_subprocess_exec(*command) for _ in range(2)]
+    assert [await process.wait() for process in running] == [0, 0]
+    async with ACMS("s", open_storage(url), None) as session:
+        assert [entry.content for entry in await session.entries()] == [f"message {n}" for n in range(40)]
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from acms import ACMS, open_storage
+
+async def main():
+    session = ACMS("s", open_storage(sys.argv[1]), None)
+    await session.sync([{"role": "user", "content": f"message {n}", "id": f"k{n}"} for n in range(200)])
+    print("ready", flush=True)
+    changed = [{"role": "user", "content": f"edited {n}", "id": f"k{n}"} for n in range(0, 200, 2)]
+    new = [{"role": "user", "content": f"new {n}"} for n in range(200)]
+    asyncio.get_running_loop().call_later(float(sys.argv[2]), os.kill, os.getpid(), signal.SIGKILL)
+    await session.sync([*changed, *new], gone="retract")
+    await asyncio.sleep(5)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("after", [0.0, 0.02, 0.05, 0.1, 0.3])
+async def test_a_killed_sync_leaves_all_or_nothing(tmp_path: Any, after: float) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    command = (sys.executable, "-c", KILLED, url, str(after))
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
+    assert await process.wait() == -signal.SIGKILL
+    old = [f"message {n}" for n in range(200)]
+    edited = [f"edited {n}" for n in range(0, 200, 2)]
+    async with ACMS("s", open_storage(url), None) as session:
+        found = [entry.content for entry in await session.entries()]
+    assert found in (old, [*edited, *[f"new {n}" for n in range(200)]])
+
+
+def test_blocking_code_syncs_too() -> None:
+    with sync.ACMS("s", MemoryStorage(), None) as session:
+        assert len(session.sync(users("ab")).appended) == 2
+
+
+Step = tuple[str, int, str]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(("trim", "append", "remove", "insert", "edit")),
+        st.integers(0, 9),
+        st.sampled_from("abcde"),
+    ),
+    max_size=12,
+)
+
+
+def changed(held: list[dict[str, Any]], step: Step, number: int, *, keyed: bool) -> list[dict[str, Any]]:
+    """Return the list of a framework after something happened to it."""
+    verb, place, text = step
+    at = place % len(held) if held else 0
+    key = f"k{number}" if keyed else None
+    if verb == "trim":
+        return held[at:]
+    if verb == "remove":
+        return held[:at] + held[at + 1 :]
+    if verb == "insert":
+        return [*held[:at], user(text, key), *held[at:]]
+    if verb == "edit" and held and keyed:
+        return [*held[:at], {**held[at], "content": text * 2}, *held[at + 1 :]]
+    return [*held, user(text, key)]
+
+
+@given(STEPS, st.booleans(), st.booleans())
+def test_a_plain_model(steps: list[Step], keyed: bool, retract: bool) -> None:
+    async def work() -> None:
+        held: list[dict[str, Any]] = []
+        async with ACMS("s", MemoryStorage(), None) as session:
+            for number, step in enumerate(steps):
+                before = [entry.content for entry in await session.entries()]
+                held = changed(held, step, number, keyed=keyed)
+                done = await session.sync(held, gone="retract" if retract else "keep")
+                after = [entry.content for entry in await session.entries()]
+                said = [one["content"] for one in held]
+                check(before, after, said, done, keyed=keyed, retract=retract)
+                again = await session.sync(held, gone="retract" if retract else "keep")
+                assert counts(again) == (0, 0, 0, len(held), 0)
+
+    asyncio.run(work())
+
+
+def check(
+    before: list[str], after: list[str], said: list[str], done: Synced, *, keyed: bool, retract: bool
+) -> None:
+    """What a log holds after a list was handed over."""
+    assert len(done.appended) + len(done.replaced) + len(done.unchanged) == len(said)
+    assert not Counter(said) - Counter(after)
+    if retract and not keyed:
+        assert after[len(after) - len(said) :] == said
+    if not retract:
+        assert done.retracted == ()
+        assert len(after) == len(before) + len(done.appended)
+        if not keyed:
+            rest = iter(after)
+            assert all(one in rest for one in said)
