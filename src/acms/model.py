@@ -419,7 +419,10 @@ class Job:
     attempt: int = 0
     not_before: datetime
     lease_until: datetime | None = None
+    #: Why its last attempt failed.
     error: str | None = None
+    #: Why it changed nothing, when it is done and did not.
+    reason: str | None = None
     created_at: datetime
     updated_at: datetime
 
@@ -454,6 +457,9 @@ class Failed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """Outcome of a job that has no effect on the log."""
+
+    #: Why it changed nothing, for people.
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from acms import compose
 from acms.config import ACMSConfig
 from acms.errors import (
     EpisodeNotFoundError,
+    GoneError,
     IdempotencyMismatchError,
     SessionNotFoundError,
     ValidationError,
@@ -591,12 +592,22 @@ class ACMS(View):
     async def wait(self, job: Job, *, timeout: float | None = None) -> Compaction | None:
         """Wait until a job has ended and return the compaction it made; None when it made none.
 
+        Why it made none is the `reason` of the job as it is then, see `job`.
         `JobFailedError` when it was given up or cancelled, `TimeoutError` after that many seconds.
         """
         from acms.compaction import job as compaction
 
         with handles.waiting(self._shared.handle):
             return await compaction.wait(self._shared, await self._known(), job, timeout)
+
+    async def job(self, id: str) -> Job:
+        """Return a job of this session as it is now; `GoneError` when there is none with this id."""
+        from acms.compaction import job as compaction
+
+        found = await compaction.current(self._shared.storage, id)
+        if found.context != await self._known():
+            raise GoneError(f"job {id} does not exist")
+        return found
 
     async def undo(self, version: int) -> int:
         """Take back the summary, edit, fact or retraction at a version; what it replaced is in force again.

@@ -26,7 +26,8 @@ COMMANDS = (
     "at", "audit", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes", "erase",
     "expand", "export", "facts", "fork", "history", "import", "jobs", "log", "messages", "migrate", "pin", "pins",
     "keys", "policy", "prompt", "recall", "reflect", "reindex",
-    "render", "restore", "scan", "serve", "sessions", "stats", "tag", "undo", "unpin", "verify", "window", "worker",
+    "render", "restore", "scan", "serve", "sessions", "stats", "tag", "undo", "unpin", "verify", "window",
+    "witness", "worker",
 )  # fmt: skip
 DEMO = Path(str(files("acms") / "data" / "demo.jsonl"))
 ANSI = "\x1b"
@@ -532,6 +533,46 @@ def test_verify(demo: str, tmp_path: Path) -> None:
     value = json.loads(run("verify", "--db", demo, "--json", code=1).stdout)
     assert not value["ok"]
     assert [problem["version"] for problem in value["sessions"][0]["problems"]] == [13]
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file
+def test_a_witness_notices_a_store_that_was_rolled_back_or_swapped(demo: str, tmp_path: Path) -> None:
+    file, witness = tmp_path / "log.db", tmp_path / "heads.jsonl"
+    run("backup", str(tmp_path / "old.db"), "--db", demo)
+    run("fork", "demo", "--at", "5", "--as", "aside", "--db", demo)
+    run(
+        "erase",
+        "demo",
+        "--message",
+        call("history", "demo", "--db", demo)["entries"][0]["id"],
+        "--yes",
+        "--db",
+        demo,
+    )
+    assert call("witness", str(witness), "--db", demo)["ok"]
+    assert oct(witness.stat().st_mode & 0o777) == "0o600"
+    kept = witness.read_bytes()
+    assert call("verify", "--witness", str(witness), "--db", demo)["ok"]
+    add_one = tmp_path / "more.json"
+    add_one.write_text('[{"role": "user", "content": "One more."}]')
+    run("import", str(add_one), "--session", "demo", "--db", demo)
+    assert call("witness", str(witness), "--db", demo)["ok"]
+    assert witness.read_bytes() != kept
+    file.rename(tmp_path / "newer.db")
+    (tmp_path / "old.db").rename(file)
+    seen = witness.read_bytes()
+    assert call("verify", "--db", demo)["ok"]
+    text = run("witness", str(witness), "--db", demo, code=1).stdout
+    assert "the log ends before this version" in text
+    assert "does not hold this log" in text
+    assert witness.read_bytes() == seen
+    run("import", str(add_one), "--session", "demo", "--db", demo)
+    assert (
+        "the chain hash is another one"
+        in run("verify", "--witness", str(witness), "--db", demo, code=1).stdout
+    )
+    witness.write_text("{}\n")
+    assert "line 1: is no line of a witness" in run("witness", str(witness), "--db", demo, code=1).stderr
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file

@@ -70,7 +70,7 @@ def test_compact_and_wait_shows_what_was_done() -> None:
     shown = call("window", "user_123", "--budget", "4000")["items"]
     assert [item["version"] for item in shown] == [41, *range(36, 41)]
     assert call("compact", "user_123", "--wait", "--recent", "5")["compaction"] is None
-    assert "nothing to compact" in run("compact", "user_123", "--wait", "--recent", "5").stdout
+    assert "nothing was compacted: 0 of " in run("compact", "user_123", "--wait", "--recent", "5").stdout
 
 
 def test_expand_and_undo() -> None:

@@ -19,6 +19,7 @@ from acms import (
     ConflictError,
     EntryNotFoundError,
     ExpiredError,
+    GoneError,
     Job,
     JobFailedError,
     JobState,
@@ -254,6 +255,11 @@ async def test_a_short_log_has_nothing_to_compact(session: ACMS, storage: Storag
     assert await compacted(session, storage, toy) is None
     assert toy.requests == []
     assert (await session.get_session_stats()).version == 5
+    (job,) = (await storage.jobs(JobQuery())).items
+    assert str(job.reason).startswith("0 of 5 messages could be summarised")
+    assert (await session.job(job.id), job.error) == (job, None)
+    with pytest.raises(GoneError):
+        await session.job("99")
 
 
 async def test_compactions_are_listed_with_their_policy(session: ACMS, storage: Storage, toy: Toy) -> None:

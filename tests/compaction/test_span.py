@@ -44,7 +44,7 @@ def talk(count: int, words: int = 20, marked: Sequence[int] = ()) -> Log:
 
 def chosen(log: Log, **policy: object) -> Stretch:
     found = choose(folded(log), CompactionPolicy(**policy))  # type: ignore[arg-type]
-    assert found is not None
+    assert isinstance(found, Stretch), found
     return found
 
 
@@ -173,7 +173,7 @@ def test_everything_but_the_newest_messages_is_summarised() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 10, 11])
 def test_a_short_log_is_left_alone(count: int) -> None:
-    assert choose(folded(talk(count)), CompactionPolicy()) is None
+    assert isinstance(choose(folded(talk(count)), CompactionPolicy()), str)
 
 
 def test_leading_instructions_are_never_summarised() -> None:
@@ -321,7 +321,7 @@ def test_what_is_chosen_can_always_be_stood_for(
             log.fact(text)
     policy = CompactionPolicy(preserve_recent_count=recent, keep=keep, budget=budget)
     found = choose(folded(log), policy)
-    if found is None:
+    if isinstance(found, str):
         return
     assert all(last + 1 < first for (_, last), (first, _) in pairwise(found.spans))
     assert found.tokens > found.limit

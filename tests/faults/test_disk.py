@@ -254,6 +254,23 @@ async def test_T19_a_store_cannot_be_begun_on_a_full_disk_and_says_so(small_disk
     await storage.aclose()
 
 
+async def test_a_backup_to_a_full_disk_names_the_target_and_leaves_nothing(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    storage = SQLiteStorage(tmp_path / "a.db")
+    (context,) = await contexts(storage, 1)
+    await many(storage, context, [str(n) for n in range(500)])
+    room = shutil.disk_usage(small_disk).free
+    (small_disk / "ballast").write_bytes(bytes(room - 50_000))
+    with pytest.raises(StorageFullError, match=str(small_disk / "b.db")):
+        await storage.backup(str(small_disk / "b.db"))
+    assert [path.name for path in small_disk.iterdir()] == ["ballast"]
+    (small_disk / "ballast").unlink()
+    await storage.backup(str(small_disk / "b.db"))
+    await storage.aclose()
+    assert len((await sound_file(small_disk / "b.db"))[context]) == 500
+
+
 # ── one refused operation among many ────────────────────────────────────────────────────────────────────────────────
 
 

@@ -110,20 +110,21 @@ def compact(
                 job = await one.compact(**overrides)
                 if wait:
                     done = await one.wait(job)
+                    job = await one.job(job.id)
         screen = Screen(as_json)
 
         def draw() -> None:
             if not wait:
                 screen.line(f"job {job.id} is waiting for a worker: acms worker")
             elif done is None:
-                screen.line("there is nothing to compact")
+                screen.line(f"nothing was compacted: {job.reason}")
             else:
                 screen.table(COMPACTIONS, [_row(done)])
                 _tell_lost(screen, done)
                 if full:
                     render.block(screen, f"v{done.version}", done.summary)
 
-        screen.show({"session": session, "job": job.id, "compaction": done}, draw)
+        screen.show({"session": session, "job": job.id, "compaction": done, "reason": job.reason}, draw)
 
     run(as_json, work())
 

@@ -333,7 +333,15 @@ _COLUMNS = (
 def _row(job: Job, session: str) -> list[str]:
     waits = job.state in (JobState.READY, JobState.RUNNING)
     due = f"{job.not_before:%Y-%m-%d %H:%M:%S}" if waits else ""
-    return [job.id, job.kind, session, job.state, str(job.attempt), due, preview(job.error or "", 120)]
+    return [
+        job.id,
+        job.kind,
+        session,
+        job.state,
+        str(job.attempt),
+        due,
+        preview(job.error or job.reason or "", 120),
+    ]
 
 
 def _plain(job: Job) -> dict[str, Any]:

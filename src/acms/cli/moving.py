@@ -11,6 +11,7 @@ import typer
 
 from acms.branches import copying
 from acms.branches import export as transfer
+from acms.branches import witness as witnessed
 from acms.branches.importers import Turn, read_chat, read_lines
 from acms.cli import render
 from acms.cli.base import (
@@ -33,6 +34,7 @@ from acms.errors import ACMSError, ConfigurationError, SessionNotFoundError
 from acms.ports import HasBackup, HasIntegrity, StorageBackend
 from acms.providers.tokens import token_counter
 from acms.session import ACMS
+from acms.storage.files import create
 
 _BACKUPS = (
     "of a PostgreSQL database: pg_dump, or pg_basebackup with archived WAL",
@@ -258,6 +260,10 @@ def verify(
     session: Annotated[
         str | None, typer.Argument(metavar="[SESSION]", help="One session; default: all.")
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option("--witness", metavar="FILE", exists=True, dir_okay=False, help="See acms witness."),
+    ] = None,
     db: Db = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
@@ -265,7 +271,8 @@ def verify(
     """Recompute every hash and counter.
 
     Leaves with 1 when something is wrong, and names the session and the version. Without SESSION it checks
-    the file too, and all sessions of all namespaces.
+    the file too, and all sessions of all namespaces. With --witness it also notices what no hash shows: logs
+    that lost their end, a file that was rolled back or swapped.
     """
 
     async def work() -> int:
@@ -274,6 +281,8 @@ def verify(
             broken = (
                 await storage.integrity() if isinstance(storage, HasIntegrity) and session is None else []
             )
+            if against is not None:
+                broken += [str(one) for one in await witnessed.check(storage, _lines(against))]
             if session is not None:
                 found = [await known(storage, session, namespace)]
             else:
@@ -296,7 +305,7 @@ def verify(
 
         def draw() -> None:
             for what in broken:
-                screen.line(f"file: {what}", "red")
+                screen.line(f"store: {what}", "red")
             for one in checked:
                 name = one["session"] or one["id"]
                 for problem in one["problems"]:
@@ -309,3 +318,44 @@ def verify(
         return 1 if wrong else 0
 
     run(as_json, work())
+
+
+@app.command(epilog="Example:  acms witness /mnt/elsewhere/heads.jsonl")
+def witness(
+    file: Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False, help="Kept outside the store.")],
+    db: Db = None,
+    namespace: Unused = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Write down how far each log has come, with its chain hash.
+
+    When FILE exists, the store is compared with it first: leaves with 1, and FILE as it was, when a log lost
+    its end, or when the database was rolled back or swapped. Run it as often as you like; it reads one entry
+    a session. Keep FILE where whoever writes to the database cannot: on another host, in an object store.
+    """
+
+    async def work() -> int:
+        async with opened(db) as storage:
+            wrong = await witnessed.check(storage, _lines(file)) if file.exists() else []
+            if not wrong:
+                found = await witnessed.lines(storage, contexts(storage, None))
+                partial = file.with_name(f"{file.name}.partial")
+                partial.unlink(missing_ok=True)
+                create(partial)
+                partial.write_text("".join(f"{line}\n" for line in found))
+                partial.replace(file)
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            for one in wrong:
+                screen.line(str(one), "red")
+            screen.line(f"{file}: left as it was" if wrong else f"{file}: {len(found)} logs")
+
+        screen.show({"ok": not wrong, "problems": wrong}, draw)
+        return 1 if wrong else 0
+
+    run(as_json, work())
+
+
+def _lines(witness: Path) -> list[str]:
+    return witness.read_text().splitlines()

@@ -107,17 +107,20 @@ async def request(shared: SharedSession, context: str, overrides: Mapping[str, J
             return found[0]
 
 
+async def current(storage: StorageBackend, id: str) -> Job:
+    """Return a job as it is now; `GoneError` when there is none."""
+    found = (await storage.jobs(JobQuery(ids=(id,)))).items
+    if not found:
+        raise GoneError(f"job {id} does not exist")
+    return found[0]
+
+
 async def wait(shared: SharedSession, context: str, job: Job, timeout: float | None) -> Compaction | None:
     """Wait until a job has ended and return the compaction it made."""
     storage = shared.storage
     shared.work()
     async with asyncio.timeout(timeout):
-        while True:
-            (now,) = (await storage.jobs(JobQuery(ids=(job.id,)))).items or (None,)
-            if now is None:
-                raise GoneError(f"job {job.id} does not exist")
-            if now.state in ENDED:
-                break
+        while (now := await current(storage, job.id)).state not in ENDED:
             await asyncio.sleep(POLL)
     if now.state is not JobState.DONE:
         raise JobFailedError(
@@ -291,9 +294,10 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
     choosing = partial(_chosen, entries, cover, work.policy)
     stretch = await asyncio.to_thread(choosing) if len(entries) > THREAD_ABOVE else choosing()
     total = max((entry.total for entry in entries), default=0)
-    if stretch is None or not (lease.job.payload.get("force") or span.worth(work.policy, stretch, total)):
-        log(logging.DEBUG, "compact_nothing", context=context, version=head.version)
-        return Done()
+    if isinstance(stretch, str):
+        return Done(reason=stretch)
+    if not (lease.job.payload.get("force") or span.worth(work.policy, stretch, total)):
+        return Done(reason="the log is short enough again, or a summary would free too little")
     said = await read.messages_behind(storage, context, head, stretch.entries)
     text, coverage = await summarised(work, stretch, said)
     tokens = work.counter.count(text)
@@ -339,7 +343,7 @@ def _lost(said: Sequence[Entry], text: str) -> Lost:
     return lost(said, text)
 
 
-def _chosen(entries: Sequence[Entry], cover: Cover, policy: CompactionPolicy) -> Stretch | None:
+def _chosen(entries: Sequence[Entry], cover: Cover, policy: CompactionPolicy) -> Stretch | str:
     return span.choose(in_force.units(in_force.effective(entries, cover), whole=True), policy)
 
 

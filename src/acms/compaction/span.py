@@ -75,8 +75,8 @@ def worth(policy: CompactionPolicy, stretch: Stretch, said: int) -> bool:
     return stretch.tokens - stretch.limit >= (LITTLE if soon else GAIN) * budget
 
 
-def choose(found: Units, policy: CompactionPolicy) -> Stretch | None:
-    """Return what to summarise of everything in force; None when nothing older than what stays is worth it."""
+def choose(found: Units, policy: CompactionPolicy) -> Stretch | str:
+    """Return what to summarise of everything in force, or why nothing older than what stays is worth it."""
     rows = sorted(
         [(list(unit.entries), unit.complete) for unit in found.units]
         + [([entry], True) for entry, _ in found.hidden],
@@ -117,7 +117,10 @@ def choose(found: Units, policy: CompactionPolicy) -> Stretch | None:
     limit = _limit(policy, new, quoted, old if merged else 0, 0 if merged else old, most)
     tokens = new + (old if merged else 0)
     if len(entries) < 2 or tokens <= limit + LEAST // 2:
-        return None
+        return (
+            f"{len(entries)} of {len(groups)} messages could be summarised, {tokens} tokens for a summary of up to "
+            f"{limit}: the newest {len(groups) - end} stay, and what is marked or instructs while it is short"
+        )
     levels = [int(entry.data.get("level", 1)) for entry in entries if entry.kind is Kind.SUMMARY]
     taken = {entry.id for entry in entries}
     return Stretch(

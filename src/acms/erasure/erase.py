@@ -418,7 +418,7 @@ async def expire(
     found = await storage.read(context.id, kinds=(Kind.SUMMARY,), after=after, deleted=True)
     summary = next((one for one in found if one.data.get("job") == writer), None)
     if summary is None or summary.version not in (await _read_in_force(storage, context)).summaries:
-        return Done()  # what it stood for is in force again, or another summary stands for it
+        return Done(reason="its summary is no longer in force")
     tree = await _contexts(storage, ContextQuery(root=context.root, deleted=True, limit=PAGE))
     readers = [one for one in tree if one.id == context.id or one.deleted_at is None]
     held = await _held(storage, readers)
@@ -503,7 +503,7 @@ async def collect(
     context = await storage.context(lease.job.context)
     now = clock()
     if context.deleted_at is None:
-        return Done()
+        return Done(reason="the session was brought back")
     if now < context.deleted_at + COLLECT_AFTER:
         return Retry(error="it can still be brought back", not_before=context.deleted_at + COLLECT_AFTER)
     tree = await _contexts(storage, ContextQuery(root=context.root, deleted=True, limit=PAGE))

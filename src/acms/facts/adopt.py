@@ -162,7 +162,8 @@ async def adopt(storage: StorageBackend, lease: Lease) -> Done | Failed | None:
     or its parent was deleted.
     """
     try:
-        return None if await adopt_late(storage, lease.job.context, lease) else Done()
+        done = await adopt_late(storage, lease.job.context, lease)
+        return None if done else Done(reason="the parent learned nothing later that the fork has to know")
     except SessionNotFoundError as error:
         return Failed(error=str(error), cancelled=True)
 

@@ -332,7 +332,7 @@ class Worker:
             "kind": job.kind,
             "attempt": job.attempt,
         }
-        event: Event = JobFinished(**fields)
+        event: Event = JobFinished(**fields, reason=job.reason)
         if job.state is JobState.DONE:
             log(logging.INFO, "job_finished", **fields)
         else:

@@ -126,6 +126,8 @@ class JobFinished:
     job_id: str
     kind: str
     attempt: int
+    #: Why it changed nothing, when it did not.
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -200,12 +200,12 @@ def unfinished(query: JobQuery) -> bool:
 
 
 def outcome(job: Job, found: Retry | Failed | Done) -> tuple[JobState, str | None, datetime]:
-    """Return the state of a job after an attempt, its error, and when it is due."""
+    """Return the state of a job after an attempt, its error or why it changed nothing, and when it is due."""
     if isinstance(found, Retry):
         return JobState.READY, found.error, found.not_before
     if isinstance(found, Failed):
         return JobState.CANCELLED if found.cancelled else JobState.FAILED, found.error, job.not_before
-    return JobState.DONE, None, job.not_before
+    return JobState.DONE, found.reason, job.not_before
 
 
 def lost(lease: Lease) -> LeaseLostError:

@@ -222,7 +222,8 @@ def read_lineage(written: str) -> tuple[tuple[str, int], ...]:
 
 def read_job(row: Sequence[Any]) -> Job:
     """Build a job from the columns of the fragment `job`."""
-    id, kind, dedupe, context, payload, state, attempt, not_before, lease, error, created_at, updated_at = row
+    id, kind, dedupe, context, payload, state, attempt, not_before, lease, why, created_at, updated_at = row
+    done = state == JobState.DONE
     try:
         return Job(
             id=str(id),
@@ -234,7 +235,8 @@ def read_job(row: Sequence[Any]) -> Job:
             attempt=attempt,
             not_before=moment(not_before),
             lease_until=None if lease is None else moment(lease),
-            error=error,
+            error=None if done else why,
+            reason=why if done else None,
             created_at=moment(created_at),
             updated_at=moment(updated_at),
         )

@@ -164,8 +164,9 @@ class JobTests:
         await put(store, context, jobs=tuple(JobDraft(kind="k", dedupe=str(n)) for n in range(4)))
         leases = await store.claim(["k"], lease=timedelta(minutes=1), limit=4)
         past, far = WHEN - timedelta(days=1), datetime(9999, 1, 1, tzinfo=UTC)
-        done = await store.settle(leases[0], Done())
+        done = await store.settle(leases[0], Done(reason="nothing to do"))
         assert (done.state, done.error, done.lease_until) == (JobState.DONE, None, None)
+        assert done.reason == "nothing to do"
         failed = await store.settle(leases[1], Failed(error="no"))
         assert (failed.state, failed.error) == (JobState.FAILED, "no")
         cancelled = await store.settle(leases[2], Failed(error="unwanted", cancelled=True))
@@ -299,9 +300,12 @@ class JobTests:
         context = await new(store)
         await put(store, context, jobs=(JobDraft(kind="k", dedupe="a"), JobDraft(kind="k", dedupe="b")))
         one, two = await store.claim(["k"], lease=timedelta(minutes=1), limit=2)
+        await store.settle(one, Retry(error="busy", not_before=WHEN - timedelta(days=1)))
+        (one,) = await store.claim(["k"], lease=timedelta(minutes=1))
         await put(store, context, said("done"), finish=one)
         await store.settle(two, Done())
         before = (await store.jobs(JobQuery())).items
+        assert {(job.error, job.reason) for job in before} == {(None, None)}
         listed = [Lease(job=job, attempt=job.attempt, until=WHEN) for job in before]
         outcomes = (Retry(error="again", not_before=WHEN), Failed(error="no"), Done())
         await all_refused(

@@ -54,7 +54,9 @@ class JobQueue:
         now = self._clock()
         if op.finish is not None:
             job = self._held(op.finish)
-            self._jobs[job.id] = replace(job, state=JobState.DONE, lease_until=None, updated_at=now)
+            self._jobs[job.id] = replace(
+                job, state=JobState.DONE, error=None, lease_until=None, updated_at=now
+            )
         for draft in op.jobs:
             if self._twin(draft.dedupe) is not None:
                 continue
@@ -122,12 +124,19 @@ class JobQueue:
             raise append_rules.no_job(lease.job.id)
         if (job.attempt, job.state) != (lease.attempt, lease.job.state) or job.state is JobState.DONE:
             raise append_rules.lost(lease)
-        state, error, due = append_rules.outcome(job, outcome)
+        state, why, due = append_rules.outcome(job, outcome)
+        done = state is JobState.DONE
         twin = self._twin(job.dedupe) if state is JobState.READY else None
         if twin is not None and twin.id != job.id:
             raise append_rules.taken(job.id, twin.id)
         job = replace(
-            job, state=state, error=error, not_before=due, lease_until=None, updated_at=self._clock()
+            job,
+            state=state,
+            error=None if done else why,
+            reason=why if done else None,
+            not_before=due,
+            lease_until=None,
+            updated_at=self._clock(),
         )
         self._jobs[job.id] = job
         return job

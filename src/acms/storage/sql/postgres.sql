@@ -454,7 +454,7 @@ WHERE e.found_in = %(namespace)s
 ORDER BY d.context_id, d.version, d.part;
 
 -- name: finish_job
-UPDATE acms.jobs SET state = 'done', lease = NULL, updated_at = @now
+UPDATE acms.jobs SET state = 'done', lease = NULL, error = NULL, updated_at = @now
 WHERE tenant_id = %(tenant)s AND id = %(id)s AND attempt = %(attempt)s AND state = 'running' RETURNING id;
 
 -- What was changed in the future was changed under a clock that has been set back since (a failover to another host).

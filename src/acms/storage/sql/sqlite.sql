@@ -282,7 +282,7 @@ INSERT INTO jobs (tenant, context, kind, dedupe, payload, not_before, created_at
 VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING;
 
 -- name: finish_job
-UPDATE jobs SET state = 'done', lease = NULL, updated_at = ?
+UPDATE jobs SET state = 'done', lease = NULL, error = NULL, updated_at = ?
 WHERE tenant = ? AND id = ? AND attempt = ? AND state = 'running' RETURNING id;
 
 -- Asked twice: to see whether there is work, which takes no lock, and to claim it.

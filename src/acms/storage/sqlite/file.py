@@ -683,21 +683,24 @@ class SQLiteFile:
     # ── upkeep ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def backup(self, to: str | os.PathLike[str], progress: Callable[[int, int], None] | None) -> None:
-        """Copy the whole file while it is in use; `progress` receives (pages done, pages in all)."""
+        """Copy the whole file while it is in use; `progress` receives (pages done, pages in all).
+
+        What fails leaves nothing behind.
+        """
         target = Path(to)
 
         def work(source: apsw.Connection) -> None:
             if not create(target):
                 raise StorageError(f"{target} exists", options=("choose another name",))
-            destination = apsw.Connection(str(target))
             try:
-                with destination.backup("main", source, "main") as copy:
-                    while not copy.done:
-                        copy.step(512)
-                        if progress is not None:
-                            progress(copy.page_count - copy.remaining, copy.page_count)
-            finally:
-                destination.close()
+                _copy(source, target, progress)
+            except BaseException as error:
+                target.unlink(missing_ok=True)
+                if not isinstance(error, apsw.Error):
+                    raise
+                kind = StorageFullError if isinstance(error, apsw.FullError) else StorageError
+                said = f"the backup to {target} failed: {type(error).__name__}: {error}"
+                raise kind(said, options=("make room there", "choose another place")) from error
 
         await self.read(work, large=True)
 
@@ -707,6 +710,18 @@ class SQLiteFile:
             lambda connection: connection.execute("PRAGMA integrity_check").fetchall(), large=True
         )
         return [str(row[0]) for row in rows if row[0] != "ok"]
+
+
+def _copy(source: apsw.Connection, to: Path, progress: Callable[[int, int], None] | None) -> None:
+    destination = apsw.Connection(str(to))
+    try:
+        with destination.backup("main", source, "main") as copy:
+            while not copy.done:
+                copy.step(512)
+                if progress is not None:
+                    progress(copy.page_count - copy.remaining, copy.page_count)
+    finally:
+        destination.close()
 
 
 def _opened(file: str, flags: int) -> apsw.Connection:
