@@ -42,6 +42,7 @@ from acms.model import (
 from acms.nouns import episode_id
 from acms.observability.events import EpisodeClosed, Ingested
 from acms.observability.logging import log
+from acms.observability.operations import note, traced
 from acms.ports import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
 from acms.privacy.modes import stored_mode
 from acms.recall.planner import media_tokens
@@ -69,6 +70,7 @@ _ORIGINS = {
 }
 
 
+@traced
 class ACMS(View):
     """Session-scoped context manager for agents (seed 004).
 
@@ -405,6 +407,7 @@ class ACMS(View):
             else _receipts(context, delivered, embedded, delivered.drafts, None)
         )
         self.last_receipt = receipts[-1]
+        note(receipts)
         if shared.config.on_event is not None:
             for ordinal in delivered.gaps:
                 ended = episode_id(context, ordinal)

@@ -20,6 +20,7 @@ from acms.log.read import find_entry
 from acms.model import Context, ContextDraft, Entry, JobQuery, JobState, Privacy
 from acms.observability.events import Event, Planned, Rewritten
 from acms.observability.logging import log, tell
+from acms.observability.operations import note
 from acms.ports import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
 from acms.privacy.stage import Stage, stage
 from acms.providers.tokens import default_counter
@@ -326,6 +327,7 @@ class SharedSession:
 
     def show(self, verb: str, items: ContextItems) -> ContextItems:
         """Report a plan."""
+        note(items)
         if self.config.on_event is not None:
             event = Planned(
                 context_id=items.context,

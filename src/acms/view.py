@@ -13,6 +13,7 @@ from acms.log.policy import ResolvedPolicy
 from acms.log.read import active, in_force
 from acms.model import Entry, Json, Kind, Role, State
 from acms.nouns import episode_id
+from acms.observability.operations import traced
 from acms.ports import StorageBackend, TokenCounter
 from acms.privacy.stage import Stage
 from acms.prompt.prefix_window import gather_epoch
@@ -36,6 +37,7 @@ from acms.write.episodes import episodes
 __all__ = ["View"]
 
 
+@traced
 class View:
     """A session as it was at a version; it reads and cannot write."""
 

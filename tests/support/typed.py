@@ -13,6 +13,13 @@ from typing_extensions import is_typeddict
 BYTES = "aGVsbG8gd29ybGQ="
 """What stands wherever bytes are inline."""
 
+NO_BYTES = {
+    ("RedactedThinkingBlockParam", "data"),
+    ("PlainTextSourceParam", "data"),
+    ("ProgramOutput", "result"),
+}
+"""Fields that are called like those of media and hold none."""
+
 
 class Values:
     """Makes values of types; every text says something that nothing else says."""
@@ -43,18 +50,18 @@ class Values:
 
     def text(self, start: str) -> str:
         """Return a text that was never made before."""
-        return f"{start}{next(self._numbers)}~"
+        return f"{start}{next(self._numbers)}-z"
 
     def _plain(self, kind: Any, name: str) -> Any:
         if kind is str:
             if name in ("image_url", "url", "file_url"):
                 return f"https://example.org/{self.text('u')}"
-            return BYTES if name in ("data", "file_data", "result") else self.text("t")
+            return BYTES if name == "bytes" else self.text("t")
         if kind is bool:
             return True
         if kind in (int, float):
             return kind(next(self._numbers))
-        if name == "data":
+        if name == "bytes":
             return BYTES
         return {self.text("k"): self.text("x")} if name in ("input", "parameters") else self.text("o")
 
@@ -65,5 +72,6 @@ class Values:
             total = kind.__total__ and get_origin(hint) is not NotRequired
             wanted = total or get_origin(hint) is Required
             if wanted or self._rng.random() < (0.4 if depth < 4 else 0.0):
-                found[name] = self.of(hint, name, depth + 1)
+                inline = (kind.__name__, name) not in NO_BYTES and name in ("data", "file_data", "result")
+                found[name] = self.of(hint, "bytes" if inline else name, depth + 1)
         return found

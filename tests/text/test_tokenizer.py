@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -220,3 +223,25 @@ def test_parts_are_told_from_the_whole() -> None:
     (name,) = names("src/getUserName.py")
     assert set(name.parts) == set(terms(["get", "user", "name"])) - set(terms(words("src/getUserName.py")))
     assert set(name.parts) < set(name.also)
+
+
+def test_words_are_stemmed_the_same_beside_pystemmer(tmp_path: Path) -> None:
+    """`snowballstemmer` hands its work to PyStemmer where that is installed, and lacks its own classes then."""
+    stand_in = tmp_path / "Stemmer.py"
+    stand_in.write_text("def algorithms(): return ['english']\nclass Stemmer: pass\n")
+    probe = (
+        "import snowballstemmer; from acms.text.tokenizer import terms, words\n"
+        "print(hasattr(snowballstemmer, 'EnglishStemmer'), *terms(words('We are choosing databases for orders.')))"
+    )
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", probe],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        ).stdout.split()
+        for path in (str(tmp_path), "")
+    ]
+    assert [one[0] for one in said] == ["False", "True"]
+    assert said[0][1:] == said[1][1:] != []

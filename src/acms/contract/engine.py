@@ -46,6 +46,7 @@ from acms.errors import ConfigurationError
 from acms.log import validation
 from acms.model import Json, Privacy
 from acms.observability.logging import correlation, correlation_id, log, safe_error
+from acms.observability.operations import traced
 from acms.ports import TokenCounter
 from acms.privacy.detect import effective, redact
 from acms.providers.tokens import batches, default_counter
@@ -128,6 +129,7 @@ class _Pile:
             let_go(pile)
 
 
+@traced
 class ACS:
     """Adaptive context scaling: asks every source, chooses within the budget, says what went wrong and what can help.
 

@@ -21,6 +21,7 @@ from acms.log.policy import CompactionPolicy
 from acms.log.provenance import COPIED, COPIES, Link, Reached, Run, spans
 from acms.log.read import profile
 from acms.model import Append, Context, ContextQuery, Done, Entry, Failed, JobDraft, Kind, Lease, Retry, State
+from acms.observability.operations import recorded
 from acms.ports import Progress, StorageBackend
 from acms.results import Erasure
 from acms.storage.append_rules import segments
@@ -69,6 +70,7 @@ async def erase(
     return await _Erasing(storage, found, reason, service, progress).run(verify=verify)
 
 
+@recorded
 async def erase_context(
     storage: StorageBackend,
     id_or_key: str,
@@ -91,6 +93,7 @@ async def erase_context(
     return await _Erasing(storage, found, reason, service, progress).run(verify=verify)
 
 
+@recorded
 async def erase_subject(
     storage: StorageBackend,
     *,
@@ -119,6 +122,7 @@ async def erase_subject(
     return await _Erasing(storage, found, reason, service, progress).run(verify=verify)
 
 
+@recorded
 async def erase_tenant(
     storage: StorageBackend,
     *,

@@ -22,6 +22,7 @@ from acms.log import validation
 from acms.model import UNFINISHED, Done, Failed, Job, JobQuery, JobState, Lease, Retry
 from acms.observability.events import Event, JobFailed, JobFinished
 from acms.observability.logging import log, safe_error, tell
+from acms.observability.operations import operation
 from acms.ports import HasHints, StorageBackend
 from acms.storage import handles
 
@@ -257,7 +258,7 @@ class Worker:
             others = self._handling - {asyncio.current_task()}
             if lease.silent and others:
                 await asyncio.wait(others)
-            return await self._handlers[lease.job.kind](self._storage, lease)
+            return await self._handled(lease)
         except LeaseLostError:  # another attempt has the job
             return None
         except (SessionNotFoundError, GoneError) as error:
@@ -268,6 +269,15 @@ class Worker:
             )
         except Exception as error:
             return self._again(lease, safe_error(error))
+
+    async def _handled(self, lease: Lease) -> Outcome:
+        job = lease.job
+        about = {"acms.job.attempt": lease.attempt, "gen_ai.memory.store.id": job.context}
+        with operation("job", about, apart=True) as found:
+            found.note(job)
+            outcome = await self._handlers[job.kind](self._storage, lease)
+            found.note(Done() if outcome is None else outcome)
+            return outcome
 
     def _again(self, lease: Lease, error: str) -> Retry | Failed:
         if lease.attempt >= self._config.max_attempts:

@@ -356,23 +356,23 @@ def _item(item: Mapping[str, Any], place: Place) -> Turn:
     match item.get("type"):
         case "function_call":
             given = {"id": item.get("call_id"), "name": item.get("name"), "arguments": item.get("arguments")}
-            called = [validation.call(given, place.field, id="call_id")]
-            more = _surplus({**item, "status": None}, "call_id", "name", "arguments", "id", *FIELDS)
-            return {"role": "assistant", "content": "", "parts": [*called, *more]}
+            parts = [validation.call(given, place.field, id="call_id"), *_beside(item, *given)]
         case "function_call_output" if item.get("call_id") is not None:
             _, parts = _contents(item.get("output"), place.at("output"))
-            parts += _surplus({**item, "status": None}, "call_id", "output", "id", *FIELDS)
+            parts += _beside(item, "output")
             return _answered({"role": "tool", "content": ""}, parts, item["call_id"], place)
         case str():
-            return {"role": "assistant", "content": "", "parts": [_raw(item, place)]}
-        case None if item.keys() & {"id", "type"} == item.keys() and item:
-            return {
-                "role": "assistant",
-                "content": "",
-                "parts": [_raw({**item, "type": "item_reference"}, place)],
-            }
+            parts = [_raw(item, place)]
+        case None if item and item.keys() <= {"id", "type"}:
+            parts = [_raw({**item, "type": "item_reference"}, place)]
         case _:
             raise ValidationError("needs a role", field=place.field)
+    return {"role": "assistant", "content": "", "parts": parts}
+
+
+def _beside(item: Mapping[str, Any], *held: str) -> list[Part]:
+    """Return what an item says besides a call or its output, its id and how far it came."""
+    return _surplus(item, "call_id", "id", "status", *held, *FIELDS)
 
 
 def _raw(one: Mapping[str, Any], place: Place) -> Raw:

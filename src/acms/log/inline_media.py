@@ -65,24 +65,33 @@ def kept(data: object, mime: str, place: Place) -> Media:
 
 
 def lifted(value: Json, place: Place) -> Json:
-    """Return a JSON value in which bytes are references: data: URLs, and base64 beside its type or as a result."""
+    """Return a JSON value in which bytes are references: data: URLs, and base64 where a provider has media."""
     if isinstance(value, str):
-        return (
-            referred(value, "*/*", place).ref
-            if value.startswith("data:") and ";base64," in value[:256]
-            else value
-        )
+        inline = value.startswith("data:") and ";base64," in value[:256]
+        return referred(value, "*/*", place).ref if inline else value
     if isinstance(value, Mapping):
-        kind = value.get("type")
-        inline = (
-            {"base64": "data", "image_generation_call": "result"}.get(kind) if isinstance(kind, str) else None
-        )
         return {
-            name: kept(one, str(value.get("media_type") or "image/*"), place.at(str(name))).ref
-            if name == inline and isinstance(one, str)
+            name: kept(one, _mime(value), place.at(str(name))).ref
+            if isinstance(one, str) and not one.startswith("data:") and _inline(value, name)
             else lifted(one, place.at(str(name)))
             for name, one in value.items()
         }
     if isinstance(value, list | tuple):
         return [lifted(one, place.at(f"[{index}]")) for index, one in enumerate(value)]
     return value
+
+
+def _inline(within: Mapping[str, Json], name: str) -> bool:
+    """Return whether a field holds base64: of a source, an image that was made, a file, or a sound with its format."""
+    kind = within.get("type")
+    return (
+        name == "file_data"
+        or (name == "data" and (kind == "base64" or (kind is None and "format" in within)))
+        or (name == "result" and kind == "image_generation_call")
+    )
+
+
+def _mime(within: Mapping[str, Json]) -> str:
+    if within.get("type") is None and "format" in within:
+        return f"audio/{within['format']}"
+    return str(within.get("media_type") or ("*/*" if "file_data" in within else "image/*"))

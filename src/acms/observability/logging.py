@@ -16,6 +16,7 @@ from pathlib import PurePath
 from typing import Any
 
 from acms.errors import ACMSError
+from acms.observability.operations import note
 
 __all__ = ["JSONFormatter", "correlation", "correlation_id"]
 
@@ -44,6 +45,7 @@ def log(level: int, name: str, **fields: object) -> None:
 
 def tell(listener: Callable[[Any], object] | None, event: object) -> None:
     """Give an event to whoever listens; a listener that fails changes nothing and is logged."""
+    note(event)
     if listener is None:
         return
     try:

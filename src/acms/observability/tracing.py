@@ -1,8 +1,8 @@
 """OpenTelemetry spans of prompts, with the attribute names of the semantic conventions for generative AI.
 
-A render is one span, `acms.prompt.render`, with a child for each of its stages and an event for each scope that was
-shrunk; every render has its own, whatever runs beside it. Without the extra `otel`, or when nobody listens, nothing is
-recorded. Message text is recorded only after `record_content()`.
+A render is one operation, `acms.prompt.render`, with a child for each of its stages and an event for each scope that
+was shrunk; every render has its own, whatever runs beside it. When nobody listens, nothing is recorded. Message text is
+recorded only after `record_content()`.
 
 A render calls no model: its operation is `render_prompt`, not `chat`, and its tokens are `acms.prompt.*`, not usage, so
 that dashboards which count calls and cost do not count a request twice.
@@ -13,13 +13,12 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from acms.errors import ACMSError
 from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.observability.events import PromptRendered, ScopeShrunk
 from acms.observability.logging import safe_error
+from acms.observability.operations import Operation, listening, operation
 from acms.prompt_types import PromptMessage
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RenderSpan", "RequestSpan", "record_content", "render_span", "request_span"]
 
-SPAN = "acms.prompt.render"
+RENDER = "prompt.render"
 
 _content = False
 
@@ -38,46 +37,20 @@ def record_content(on: bool = True) -> None:
     _content = on
 
 
-def _api() -> Any:
-    """Return the API of OpenTelemetry; None when it is not installed."""
-    try:
-        from opentelemetry import trace
-    except ImportError:
-        return None
-    return trace
-
-
 class RenderSpan:
     """The span of one render; every method does nothing when nobody records it."""
 
-    def __init__(self, span: Span | None = None, tracer: Tracer | None = None) -> None:
-        self._span = span
-        self._tracer = tracer
+    def __init__(self, of: Operation) -> None:
+        self._of = of
 
     def stage(self, name: str) -> AbstractContextManager[object]:
         """Put what runs inside the block into a child span: "gather", "recall", "fit"."""
-        if self._span is None or self._tracer is None:
-            return nullcontext()
-        return self._stage(self._span, self._tracer, name)
-
-    @contextmanager
-    def _stage(self, parent: Span, tracer: Tracer, name: str) -> Generator[None]:
-        api = _api()
-        inside = api.set_span_in_context(
-            parent
-        )  # its own parent, also when a task of it was started elsewhere
-        span = tracer.start_span(f"{SPAN}.{name}", context=inside)
-        with api.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            try:
-                yield
-            except BaseException as error:
-                _mark(span, error)
-                raise
+        return self._of.stage(f"acms.{RENDER}.{name}")
 
     def step(self, event: ScopeShrunk) -> None:
         """Note that a scope was shrunk."""
-        if self._span is not None:
-            self._span.add_event(
+        if self._of.span is not None:
+            self._of.span.add_event(
                 "acms.prompt.scope_shrunk",
                 {
                     "acms.scope.path": event.path,
@@ -90,9 +63,8 @@ class RenderSpan:
 
     def done(self, event: PromptRendered, messages: Sequence[PromptMessage] = ()) -> None:
         """Note what came of the render; the messages are read only when their text is to be recorded."""
-        if self._span is None:
-            return
-        self._span.set_attributes(
+        self._of.tokens = event.tokens
+        self._of.attributes.update(
             {
                 "acms.prompt.id": event.render_id,
                 "acms.prompt.tokens": event.tokens,
@@ -103,56 +75,33 @@ class RenderSpan:
                 "acms.prompt.predicted_cached_tokens": event.predicted_cached_tokens,
             }
         )
-        if _content:
-            self._span.set_attribute(
-                "gen_ai.input.messages",
-                json.dumps(
-                    [_message_json(one) for one in messages],
-                    ensure_ascii=False,
-                    sort_keys=True,
-                    separators=(",", ":"),
-                ),
+        if _content and self._of.span is not None:
+            self._of.attributes["gen_ai.input.messages"] = json.dumps(
+                [_message_json(one) for one in messages],
+                ensure_ascii=False,
+                sort_keys=True,
+                separators=(",", ":"),
             )
-
-
-def _mark(span: Span, error: BaseException) -> None:
-    """Say that a span failed, without what the error says: that may quote a conversation."""
-    code = error.code if isinstance(error, ACMSError) else type(error).__qualname__
-    span.set_attribute("error.type", code)
-    api = _api()
-    span.set_status(api.Status(api.StatusCode.ERROR, safe_error(error)))
 
 
 @contextmanager
 def render_span(*, codec: str, model: str, budget: int | None = None) -> Generator[RenderSpan]:
     """Open the span of a render; it ends with the block, and an error is recorded on it once."""
-    api = _api()
-    if api is None:
-        yield RenderSpan()
-        return
-    tracer: Tracer = api.get_tracer("acms")
-    span = tracer.start_span(SPAN)
-    if not span.is_recording():
-        yield RenderSpan()
-        return
-    span.set_attributes(
-        {
-            "gen_ai.operation.name": "render_prompt",
-            "gen_ai.provider.name": codec.partition("-")[0],
-            "gen_ai.request.model": model,
-            "acms.prompt.codec": codec,
-            **({} if budget is None else {"acms.prompt.budget": budget}),
-        }
-    )
-    with api.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+    about: dict[str, str | int] = {
+        "gen_ai.provider.name": codec.partition("-")[0],
+        "gen_ai.request.model": model,
+        "acms.prompt.codec": codec,
+        **({} if budget is None else {"acms.prompt.budget": budget}),
+    }
+    with operation(RENDER, about) as found:
         try:
-            yield RenderSpan(span, tracer)
+            yield RenderSpan(found)
         except BaseException as error:
-            _mark(span, error)
-            span.add_event(
-                "exception",
-                {"exception.type": type(error).__qualname__, "exception.message": safe_error(error)},
-            )
+            if found.span is not None:
+                found.span.add_event(
+                    "exception",
+                    {"exception.type": type(error).__qualname__, "exception.message": safe_error(error)},
+                )
             raise
 
 
@@ -206,36 +155,31 @@ class RequestSpan:
         if code:
             self._span.set_attribute("error.type", code)
         if status >= 500:
-            api = _api()
-            self._span.set_status(api.Status(api.StatusCode.ERROR))
+            from opentelemetry.trace import StatusCode
+
+            self._span.set_status(StatusCode.ERROR)
 
 
 _UNSEEN = nullcontext(RequestSpan())
-_api_once = cache(_api)
-"""As looking for what is missing costs a request 40 µs."""
 
 
 def request_span(method: str, headers: Mapping[str, str]) -> AbstractContextManager[RequestSpan]:
     """Open the span of a request, below the caller's when it sent a `traceparent` (W3C Trace Context)."""
-    api = _api_once()
-    if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):  # nobody listens
-        return _UNSEEN
-    return _recorded(api, method, headers)
+    by = listening()
+    return _UNSEEN if by is None else _recorded(by.tracer, method, headers)
 
 
 @contextmanager
-def _recorded(api: Any, method: str, headers: Mapping[str, str]) -> Generator[RequestSpan]:
+def _recorded(tracer: Tracer, method: str, headers: Mapping[str, str]) -> Generator[RequestSpan]:
+    from opentelemetry import trace
+
     above = None
     if "traceparent" in headers:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         above = TraceContextTextMapPropagator().extract(dict(headers))
-    tracer: Tracer = api.get_tracer("acms")
     span = tracer.start_span(
-        method, context=above, kind=api.SpanKind.SERVER, attributes={"http.request.method": method}
+        method, context=above, kind=trace.SpanKind.SERVER, attributes={"http.request.method": method}
     )
-    if not span.is_recording():
-        yield RequestSpan()
-        return
-    with api.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-        yield RequestSpan(span)
+    with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        yield RequestSpan(span if span.is_recording() else None)

@@ -1,0 +1,294 @@
+"""Spans and metrics of what a session does, by OpenTelemetry: names, ids, counts, versions and times, never text.
+
+A verb is a span `acms.<verb>`, a job is `acms.job`. Attributes and the names of operations are those of the semantic
+conventions for generative AI, in which a log is a memory store, where they have any. Nobody can listen who has not
+imported OpenTelemetry: without it nothing is imported and nothing recorded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache, wraps
+from inspect import iscoroutinefunction
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
+
+from acms.errors import ACMSError
+from acms.model import Done, Entry, Failed, Job, Retry
+from acms.observability.events import Compacted, Reflected
+from acms.results import Compaction, ContextItems, Erasure, HistoryPage, MessageReceipt, Synced
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Counter, Histogram, MeterProvider
+    from opentelemetry.trace import Span, Tracer, TracerProvider
+
+__all__ = ["Operation", "note", "operation", "recorded", "traced"]
+
+Attributes: TypeAlias = Mapping[str, str | int | float | bool]
+C = TypeVar("C", bound=type)
+R = TypeVar("R")
+P = ParamSpec("P")
+
+COUNT, ID = "gen_ai.memory.record.count", "gen_ai.memory.record.id"
+STORE, TOKENS = "gen_ai.memory.store.id", "acms.tokens"
+
+NAMES = {
+    **dict.fromkeys(("ingest", "ingest_many"), "create_memory"),
+    **dict.fromkeys(("sync", "state"), "upsert_memory"),
+    "replace": "update_memory",
+    **dict.fromkeys(
+        ("retract", "clear", "unstate", "erase", "erase_context", "erase_subject", "erase_tenant"),
+        "delete_memory",
+    ),
+    **dict.fromkeys(("fork", "copy"), "create_memory_store"),
+    "delete": "delete_memory_store",
+    **dict.fromkeys(("recall", "window", "messages", "entries", "history", "facts", "get"), "search_memory"),
+    "prompt.render": "render_prompt",
+    "render": "render_context",
+}
+"""What the conventions call an operation; others have their own name."""
+
+QUIET = frozenset(("close", "context_id", "said"))
+"""Methods that are no verbs: what prompts are made of, and what takes no time."""
+
+_API = ("opentelemetry.trace", "opentelemetry.metrics")
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+SIZES = tuple(4.0**power for power in range(12))
+
+
+class _Instruments(NamedTuple):
+    """What records: a tracer, and the metrics by operation."""
+
+    tracer: Tracer
+    duration: Histogram
+    tokens: Histogram
+    records: Counter
+
+
+def listening() -> _Instruments | None:
+    """Return what records; None when nobody listens."""
+    trace, metrics = sys.modules.get("opentelemetry.trace"), sys.modules.get("opentelemetry.metrics")
+    if trace is None or metrics is None:  # whoever imports an SDK has both
+        return None
+    return _instruments(trace.get_tracer_provider(), metrics.get_meter_provider())
+
+
+@lru_cache(maxsize=1)
+def _instruments(spans: TracerProvider, numbers: MeterProvider) -> _Instruments | None:
+    """Return what records by providers; None when both are those of the API itself, which stand in for none."""
+    if all(type(one).__module__.startswith(_API) for one in (spans, numbers)):
+        return None
+    meter = numbers.get_meter("acms")
+    return _Instruments(
+        spans.get_tracer("acms"),
+        meter.create_histogram(
+            "acms.operation.duration", "s", "How long it took.", explicit_bucket_boundaries_advisory=SECONDS
+        ),
+        meter.create_histogram(
+            "acms.operation.tokens",
+            "{token}",
+            "Tokens stored or shown.",
+            explicit_bucket_boundaries_advisory=SIZES,
+        ),
+        meter.create_counter("acms.operation.records", "{record}", "Entries stored, shown or erased."),
+    )
+
+
+class Operation:
+    """What is recorded of an operation while it runs; every method does nothing when nobody listens."""
+
+    def __init__(self, span: Span | None = None, by: _Instruments | None = None) -> None:
+        self.span = span if span is not None and span.is_recording() else None
+        self._by = by
+        self.attributes: dict[str, str | int | float | bool] = {}
+        #: Tokens it stored or showed.
+        self.tokens: int | None = None
+
+    def note(self, said: object) -> None:
+        """Record what came of it, as far as it is known what to say of such an object."""
+        if self._by is not None and (told := _TOLD.get(type(said))) is not None:
+            self.attributes.update(told(said))
+
+    @contextmanager
+    def stage(self, name: str) -> Generator[None]:
+        """Put what runs inside the block into a child span."""
+        if self.span is None or self._by is None:
+            yield
+            return
+        from opentelemetry import trace
+
+        # its own parent, also when a task of it was started elsewhere
+        child = self._by.tracer.start_span(name, context=trace.set_span_in_context(self.span))
+        with _current_span(child):
+            yield
+
+    def ended(self, name: str, began: float, error: str) -> None:
+        """Record how long it took, and what it came to."""
+        if self._by is None:
+            return
+        about: dict[str, str] = {"acms.operation": name, "gen_ai.operation.name": NAMES.get(name, name)}
+        if error:
+            about["error.type"] = error
+        if "acms.job.kind" in self.attributes:
+            about["acms.job.kind"] = str(self.attributes["acms.job.kind"])
+        self._by.duration.record(perf_counter() - began, about)
+        if (tokens := self.attributes.get(TOKENS, self.tokens)) is not None:
+            self._by.tokens.record(int(tokens), about)
+        if (count := self.attributes.get(COUNT)) is not None:
+            self._by.records.add(int(count), about)
+        if self.span is not None:
+            self.span.set_attributes(self.attributes)
+
+
+_running: ContextVar[Operation | None] = ContextVar("acms_operation", default=None)
+
+
+def note(said: object) -> None:
+    """Record something of the operation that this is part of."""
+    if (found := _running.get()) is not None:
+        found.note(said)
+
+
+@contextmanager
+def operation(
+    name: str, about: Attributes | None = None, *, of: object = None, apart: bool = False
+) -> Generator[Operation]:
+    """Record what runs inside the block, and its error by type alone; with `apart` it has no parent.
+
+    `of` is the session it is an operation of.
+    """
+    by = listening()
+    if by is None:
+        yield Operation()
+        return
+    from opentelemetry.context import Context
+
+    began, error = perf_counter(), ""
+    span = by.tracer.start_span(f"acms.{name}", context=Context() if apart else None)
+    found = Operation(span, by)
+    found.attributes.update({"gen_ai.operation.name": NAMES.get(name, name), **(about or {})})
+    token = _running.set(found)
+    with _current_span(span):
+        try:
+            yield found
+        except BaseException as raised:
+            error = error_type(raised)
+            raise
+        finally:
+            _running.reset(token)
+            found.attributes.update(_place(of))
+            found.ended(name, began, error)
+
+
+@contextmanager
+def _current_span(span: Span) -> Generator[None]:
+    """Make a span the current one until it ends with the block, and mark it when that fails."""
+    from opentelemetry import trace
+
+    with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        try:
+            yield
+        except BaseException as error:
+            span.set_attribute("error.type", error_type(error))
+            span.set_status(trace.StatusCode.ERROR)
+            raise
+
+
+def error_type(error: BaseException) -> str:
+    """Return the code of an error of ours, the class of another: never what it says."""
+    return error.code if isinstance(error, ACMSError) else type(error).__qualname__
+
+
+def traced(cls: C) -> C:
+    """Record every verb of a class: its public coroutines."""
+    for name, call in list(vars(cls).items()):
+        if iscoroutinefunction(call) and not name.startswith("_") and name not in QUIET:
+            setattr(cls, name, recorded(call))
+    return cls
+
+
+def recorded(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Record a coroutine function under its name; its first argument is the session, or what else it is given."""
+    name = call.__name__
+
+    @wraps(call)
+    async def recorded(*args: P.args, **more: P.kwargs) -> R:
+        if listening() is None:
+            return await call(*args, **more)
+        with operation(name, of=args[0] if args else None) as found:
+            result = await call(*args, **more)
+            found.note(result)
+            if NAMES.get(name) == "create_memory_store":
+                found.attributes["acms.fork.store.id"] = _place(result).get(STORE, "")
+            return result
+
+    return recorded
+
+
+def _place(session: object) -> dict[str, str]:
+    """Return which conversation and which log a session is."""
+    shared: Any = getattr(session, "_shared", None)
+    if shared is None:
+        return {}
+    found: dict[str, str] = {"gen_ai.conversation.id": shared.session_id}
+    if shared.context_id is not None:
+        found[STORE] = shared.context_id
+    return found
+
+
+def _many(found: Sequence[Any]) -> Attributes:
+    if not found or not isinstance(found[0], MessageReceipt):
+        return {COUNT: len(found)}
+    return {COUNT: len(found), TOKENS: sum([one.tokens for one in found]), "acms.version": found[-1].version}
+
+
+_TOLD: Mapping[type, Callable[[Any], Attributes]] = {
+    ContextItems: lambda it: {
+        COUNT: len(it),
+        TOKENS: it.tokens,
+        "acms.budget": it.budget,
+        "acms.omitted": it.ledger.omitted,
+        "acms.version": it.version,
+    },
+    Synced: lambda it: {
+        COUNT: len(it.appended) + len(it.replaced),
+        **{
+            f"acms.sync.{name}": len(getattr(it, name))
+            for name in ("appended", "replaced", "retracted", "unchanged", "inserted", "ignored")
+        },
+    },
+    Erasure: lambda it: {
+        COUNT: len(it.ids),
+        "acms.erasure.cascaded": len(it.cascaded),
+        "acms.erasure.contexts": len(it.contexts),
+        "acms.erasure.residue": len(it.residue),
+        "acms.erasure.verified": it.verified,
+    },
+    Reflected: lambda it: {
+        COUNT: sum([one.draft is not None for one in it.decisions]),
+        "acms.reflection.episodes": len(it.episodes),
+        "acms.reflection.messages": len(it.turns),
+        "acms.reflection.proposals": len(it.decisions),
+        "acms.reflection.unreadable": len(it.unreadable),
+        "acms.reflection.call_seconds": it.call_seconds,
+    },
+    **dict.fromkeys(
+        (Compacted, Compaction),
+        lambda it: {
+            "acms.version": it.version,
+            "acms.compaction.tokens_before": it.tokens_before,
+            "acms.compaction.tokens_after": it.tokens_after,
+        },
+    ),
+    Job: lambda it: {"acms.job.id": it.id, "acms.job.kind": it.kind, "acms.job.state": it.state.value},
+    **{one: lambda it: {"acms.job.outcome": type(it).__name__.lower()} for one in (Done, Failed, Retry)},
+    Entry: lambda it: {ID: it.id, "acms.version": it.version},
+    HistoryPage: lambda it: {COUNT: len(it.entries)},
+    str: lambda it: {ID: it},
+    int: lambda it: {"acms.version": it},
+    **dict.fromkeys((list, tuple), _many),
+}
+"""What is said of an object: what a verb returned, or what it and its jobs report on the way."""
