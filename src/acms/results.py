@@ -31,6 +31,7 @@ __all__ = [
     "IndexStats",
     "Ledger",
     "MessageReceipt",
+    "SessionPage",
     "SessionStats",
     "Synced",
     "Tree",
@@ -442,7 +443,7 @@ class IndexStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextInfo:
-    """A context as the service shows it: what it is, and where its log stands."""
+    """What a session is called, and where its log stands; over HTTP it is a context."""
 
     id: str
     #: The caller's name for it within its namespace; None for a fork that was given none.
@@ -450,6 +451,8 @@ class ContextInfo:
     namespace: str
     #: What it is called for people.
     name: str | None = None
+    #: What it is listed by.
+    labels: tuple[str, ...] = ()
     metadata: Mapping[str, Json] = field(default_factory=_empty)
     #: Id of the context it was forked from, and at which version.
     parent_id: str | None = None
@@ -463,6 +466,20 @@ class ContextInfo:
     counter: str
     created_at: datetime
     deleted_at: datetime | None = None
+
+    @property
+    def session_id(self) -> str:
+        """The caller's name for it, its id when it has none: what `ACMS` is given."""
+        return self.key or self.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPage:
+    """A page of sessions, newest first."""
+
+    sessions: tuple[ContextInfo, ...]
+    #: What the next page is asked for with; None after the last one.
+    next_after: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,7 @@ from acms.recall.planner import media_tokens
 from acms.results import Branch, Compaction, Erasure, IndexStats, MessageReceipt, Synced
 from acms.session_state import SharedSession
 from acms.storage import handles, open_storage
+from acms.storage.sessions import described
 from acms.storage.wrapper import CachedStorage, CacheStats
 from acms.text.markers import detect
 from acms.view import View
@@ -76,6 +77,8 @@ class ACMS(View):
     one of its own. With an `embedder` recall ranks by words and
     by meaning, with None by words alone; "auto" is the local embedder where the extra `local` is installed, else None.
     With a `reflector` closed episodes are distilled into facts in the background.
+    `name`, `labels` and `metadata` say what the session is: `storage.sessions(where=…)` lists it by them. What is given
+    takes the place of what was said before, with the next write; "", [] and {} take it away.
     A `reranker` scores the best candidates of a recall again, before what is shown is chosen. Whoever made these closes
     them: the session does not.
     """
@@ -92,6 +95,9 @@ class ACMS(View):
         token_counter: TokenCounter | None = None,
         config: ACMSConfig | None = None,
         namespace: str = "default",
+        name: str | None = None,
+        labels: Sequence[str] | None = None,
+        metadata: Mapping[str, Json] | None = None,
     ) -> None:
         self._begin(
             SharedSession(
@@ -104,6 +110,7 @@ class ACMS(View):
                 summarizer,
                 reflector,
                 reranker,
+                about=described(name, labels, metadata),
                 composition=compose,
             )
         )
@@ -367,7 +374,9 @@ class ACMS(View):
 
     async def _ingest(self, drafts: Sequence[Draft], seen: Seen = ANY) -> list[MessageReceipt]:
         shared = self._shared
-        context = (shared.context_id if shared.retained else None) or await shared.ensure()
+        context = (
+            shared.context_id if shared.retained and not shared.about else None
+        ) or await shared.ensure()
         delivered = await self._writer.post(
             context,
             AppendRequest(

@@ -13,11 +13,11 @@ from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, EntryNotFoundError, HandleError, SessionNotFoundError
 from acms.jobs import requests
 from acms.jobs.requests import CompactionRequest
-from acms.log import validation
+from acms.log import policy, validation
 from acms.log.in_force import Cover
 from acms.log.known import Known, hashed
 from acms.log.read import find_entry
-from acms.model import Context, ContextDraft, Entry, JobQuery, JobState, Privacy
+from acms.model import EMPTY, Context, ContextDraft, Entry, JobQuery, JobState, Json, Privacy
 from acms.observability.events import Event, Planned, Rewritten
 from acms.observability.logging import log, tell
 from acms.ports import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
@@ -78,10 +78,13 @@ class SharedSession:
         reflector: Reflector | None = None,
         reranker: Reranker | None = None,
         *,
+        about: Mapping[str, Json] = EMPTY,
         composition: Composition,
     ) -> None:
         self.session_id = validation.session_name(session_id, "session_id")
         self.namespace = validation.name(namespace, "namespace")
+        #: Name, labels and metadata that its first write stores; empty once they are.
+        self.about = about
         self.config = config or ACMSConfig()
         self.handle = _a_store(storage)
         self.storage = _in_front(storage, self.config)
@@ -127,7 +130,7 @@ class SharedSession:
         found = copy(self)
         found.session_id, found.context_id = context.key or context.id, context.id
         found._embedding, found._creating, found.retained, found.closed = None, None, False, False
-        found.known, found.listed = Known(), {}
+        found.known, found.listed, found.about = Known(), {}, EMPTY
         return found
 
     @property
@@ -202,10 +205,10 @@ class SharedSession:
         return self.context_id
 
     async def ensure(self) -> str:
-        """Return the id of the session's context, creating it on the first write."""
+        """Return the id of the session's context; the first write creates it and says what the session is."""
         self.retain()
         found = self.context_id
-        if found is None:
+        if found is None or self.about:
             if self._creating is None:
                 self._creating = asyncio.ensure_future(self._found())
             creating = self._creating
@@ -217,7 +220,18 @@ class SharedSession:
         return found
 
     async def _found(self) -> str:
-        return await self.find() or await self._create()
+        found = await self.find() or await self._create()
+        if self.about:
+            await self._describe(found)
+        return found
+
+    async def _describe(self, context: str) -> None:
+        """Store what was said about the session, unless that is what the store says."""
+        about = self.about
+        settings = (await self.storage.context(context)).settings
+        if any(settings.get(name) != value for name, value in about.items()):
+            await policy.update(self.storage, context, lambda _: about)
+        self.about = EMPTY
 
     async def _create(self) -> str:
         context = await self.storage.create(
@@ -225,6 +239,7 @@ class SharedSession:
                 key=self.session_id,
                 namespace=self.namespace,
                 counter=self.counter.name,
+                settings={name: value for name, value in self.about.items() if value is not None},
                 created_at=datetime.now(UTC),
             )
         )

@@ -26,6 +26,7 @@ from acms.model import (
 from acms.ports import HasRecords, StorageBackend
 from acms.storage import append_rules, handles
 from acms.storage.append_rules import Read
+from acms.storage.sessions import sessions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -71,6 +72,7 @@ class WrapperStorage:
     create = _inside(StorageBackend.create)
     context = _inside(StorageBackend.context)
     contexts = _inside(StorageBackend.contexts)
+    sessions = sessions
     settings = _inside(StorageBackend.settings)
     head = _inside(StorageBackend.head)
     append = _inside(StorageBackend.append)
@@ -278,7 +280,8 @@ class CachedStorage(WrapperStorage):
             line.dropped = True
 
 
-_METHODS = [name for name in vars(WrapperStorage) if name[0] != "_" and name not in ("aclose", "durability")]
+_UNCOUNTED = ("aclose", "durability", "sessions")
+_METHODS = [name for name in vars(WrapperStorage) if name[0] != "_" and name not in _UNCOUNTED]
 
 
 _RECORDS = ("record", "put_record")

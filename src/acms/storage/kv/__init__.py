@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from acms.errors import ConfigurationError, ConflictError, ValidationError
 from acms.log import validation
-from acms.model import Json, KVEntry
-from acms.ports import CompareAndSetKV, KVMemory
+from acms.model import Json, KVEntry, KVPage
+from acms.ports import CompareAndSetKV, KVMemory, ListingKV
 from acms.runtime.lazy import lazily
 from acms.storage.kv_home import InMemoryKV, KVHome
 
@@ -31,6 +31,8 @@ __all__ = [
     "InMemoryKV",
     "KVEntry",
     "KVMemory",
+    "KVPage",
+    "ListingKV",
     "PostgresKV",
     "RedisKV",
     "SQLiteKV",

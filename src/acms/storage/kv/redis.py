@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +22,7 @@ from acms.errors import (
 )
 from acms.log.encoding import Entropy
 from acms.log.validation import text, whole
-from acms.storage.kv_home import Clock, How, KVHome, OneLoop, utc_now
+from acms.storage.kv_home import Clock, How, KVHome, OneLoop, Row, utc_now
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -141,13 +142,7 @@ class RedisKV(KVHome, OneLoop):
             return await call(client)
 
     async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
-        async def read(client: Redis) -> tuple[Any, Any, Any, Any, Any] | None:
-            data, metadata, created_at, updated_at, revision = await client.hmget(self.prefix + key, _FIELDS)
-            if data is None:
-                return None
-            return data, metadata or None, int(created_at or ""), int(updated_at or ""), revision
-
-        return await self._ask(key, read)
+        return await self._ask(key, lambda client: _fields(client, self.prefix + key))
 
     async def _put(self, how: How, values: Mapping[str, Any]) -> tuple[Any, Any] | None:
         given = (
@@ -167,12 +162,41 @@ class RedisKV(KVHome, OneLoop):
 
         return await self._ask(key, remove, again=False)
 
+    async def _list(self, prefix: str, after: str, limit: int) -> Sequence[Row]:
+        """Look through all keys of the server: it keeps them in no order."""
+        start = self.prefix + prefix
+
+        async def look(client: Redis) -> list[Row]:
+            found = {key async for key in client.scan_iter(match=_literal(start) + "*", count=1000)}
+            rows: list[Row] = []
+            for key in sorted(key for key in found if key > self.prefix + after):
+                row = await _fields(client, key)
+                if row is not None:  # else deleted since
+                    rows.append((key.removeprefix(self.prefix), *row))
+                if len(rows) == limit:
+                    break
+            return rows
+
+        return await self._ask(prefix, look)
+
     async def aclose(self) -> None:
         """Close the connections; idempotent. A later call opens them again."""
         client, open_here = self._client, self._disown()
         self._client = self._script = None
         if client is not None and open_here:
             await client.aclose()
+
+
+async def _fields(client: Redis, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
+    data, metadata, created_at, updated_at, revision = await client.hmget(key, _FIELDS)
+    if data is None:
+        return None
+    return data, metadata or None, int(created_at or ""), int(updated_at or ""), revision
+
+
+def _literal(text: str) -> str:
+    """Return a pattern that matches a text and nothing else."""
+    return re.sub(r"[*?[\]^\\-]", r"\\\g<0>", text)
 
 
 _REPEAT = "repeat the call"

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log.encoding import Entropy, context_id, genesis, locate, seal, verify
+from acms.log.read import INNER
 from acms.log.validation import name
 from acms.model import (
     EMPTY,
@@ -40,6 +41,7 @@ from acms.model import (
 )
 from acms.storage import append_rules, handles, records, search
 from acms.storage.append_rules import Read
+from acms.storage.sessions import contains, sessions
 
 
 class JobQueue:
@@ -280,10 +282,14 @@ class MemoryStorage:
             if (query.namespace is None or context.namespace == query.namespace)
             and (query.parent is None or context.parent == query.parent)
             and (query.root is None or context.root == query.root)
+            and not (query.spoken and context.key in INNER)
+            and (not query.where or contains(context.settings, query.where))
             and (query.deleted or context.deleted_at is None)
         ]
         shown = tuple(found[: query.limit])
         return Page(items=shown, next_after=shown[-1].id if len(found) > query.limit else None)
+
+    sessions = sessions
 
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""

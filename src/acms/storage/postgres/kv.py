@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from acms.errors import MissingExtraError, StorageUnavailableError
 from acms.log.encoding import Entropy
 from acms.log.validation import whole
-from acms.storage.kv_home import Clock, How, KVHome, utc_now
+from acms.storage.kv_home import Clock, How, KVHome, Row, above, utc_now
 
 if TYPE_CHECKING:
     from acms.storage.postgres.pool import Pool
@@ -59,6 +59,11 @@ class PostgresKV(KVHome):
 
     async def _delete(self, key: str) -> bool:
         return bool(await self._run("delete", {"key": key}, again=False))
+
+    async def _list(self, prefix: str, after: str, limit: int) -> Sequence[Row]:
+        return await self._run(
+            "list", {"prefix": prefix, "end": above(prefix), "after": after, "limit": limit}
+        )
 
     async def _run(self, query: str, values: Mapping[str, Any], *, again: bool = True) -> list[Any]:
         try:

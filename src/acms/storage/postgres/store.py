@@ -48,6 +48,7 @@ from acms.storage.postgres.migrate import migrate, plan
 from acms.storage.postgres.pool import Pool
 from acms.storage.postgres.records import Records
 from acms.storage.postgres.search import Searcher
+from acms.storage.sessions import sessions
 
 
 class PostgresStorage:
@@ -146,6 +147,8 @@ class PostgresStorage:
     async def contexts(self, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
         return await self._contexts.contexts(query)
+
+    sessions = sessions
 
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import threading
 import time
@@ -19,6 +20,7 @@ from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
@@ -39,6 +41,7 @@ from acms.errors import (
 from acms.model import Durability, Migration
 from acms.storage import append_rules
 from acms.storage.files import create
+from acms.storage.sessions import contains
 from acms.storage.sqlite import schema
 
 Function: TypeAlias = Callable[[apsw.Connection], Any]
@@ -713,4 +716,13 @@ def _opened(file: str, flags: int) -> apsw.Connection:
     """Open a file and plan each query once: built with sampled statistics SQLite plans joins anew for every value."""
     connection = apsw.Connection(file, flags=flags)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, True)
+    connection.create_scalar_function("holds", _holds, 2, deterministic=True)
     return connection
+
+
+_parsed = lru_cache(16)(json.loads)
+
+
+def _holds(settings: str | None, wanted: str) -> bool:
+    """Return whether the settings of a context hold all of what is wanted."""
+    return settings is not None and contains(json.loads(settings), _parsed(wanted))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from acms.log.encoding import Entropy
 from acms.log.validation import name
 from acms.model import Durability, Migration
-from acms.storage.kv_home import Clock, How, KVHome, utc_now
+from acms.storage.kv_home import Clock, How, KVHome, Row, above, utc_now
 from acms.storage.sql import queries
 from acms.storage.sqlite.file import SQLiteFile
 from acms.storage.sqlite.tables import Tables
@@ -55,6 +55,16 @@ class SQLiteKV(KVHome):
     async def _delete(self, key: str) -> bool:
         values = {"tenant": self.tenant, "key": key}
         return bool(await self._file.write(lambda writer: self._tables.rows(writer, "delete", values)))
+
+    async def _list(self, prefix: str, after: str, limit: int) -> Sequence[Row]:
+        values = {
+            "tenant": self.tenant,
+            "prefix": prefix,
+            "end": above(prefix),
+            "after": after,
+            "limit": limit,
+        }
+        return await self._file.read(lambda reader: self._tables.rows(reader, "list", values), large=True)
 
     async def aclose(self) -> None:
         """Finish what is queued and close the file; idempotent. A later call opens it again."""
