@@ -139,14 +139,20 @@ class ACMS(View):
         """
         await self._writer.idle()
         self._shared.closed = True
-        if self._shared.retained:
-            self._shared.retained = False
+        if self._shared.leave():
             await self._shared.settle()
             await handles.release(self._shared.handle)
 
-    def at(self, version: int) -> View:
-        """Return a read-only view of the session as if its log ended at a version."""
-        return View(self._shared, validation.whole(version, "at"))
+    def at(self, version: int | str) -> View:
+        """Return a read-only view of the session as if its log ended at a version, or at a tag.
+
+        A tag is looked up by the first use of the view, which then stays at that version; `NotFoundError` lists the
+        tags when none has that name.
+        """
+        named = isinstance(version, str)
+        return View(
+            self._shared, validation.name(version, "at") if named else validation.whole(version, "at")
+        )
 
     @property
     def cache(self) -> CacheStats | None:
@@ -157,7 +163,7 @@ class ACMS(View):
     @property
     def index(self) -> IndexStats:
         """Return how the indexes of the storage handle are doing."""
-        return self._shared.indexes.stats
+        return self._shared.index_stats
 
     async def wait_pending(self) -> None:
         """Wait until missing vectors have been asked for and the jobs of this process are worked off.

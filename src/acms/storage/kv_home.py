@@ -5,7 +5,6 @@ A home keeps the JSON text of a value as it was written: no digit, no name and n
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -16,7 +15,7 @@ from datetime import UTC, datetime
 from heapq import nsmallest
 from typing import Any, Literal, Self, TypeAlias
 
-from acms.errors import ConflictError, CorruptRecordError, HandleError
+from acms.errors import ConflictError, CorruptRecordError
 from acms.log import validation
 from acms.log.encoding import Entropy, dump, load_mapping, micros, moment, token
 from acms.model import Json, KVEntry, KVPage
@@ -198,45 +197,3 @@ class InMemoryKV(KVHome):
 
     async def aclose(self) -> None:
         """Do nothing: what is stored stays as long as the object."""
-
-
-class OneLoop:
-    """A handle on a server: its sockets belong to one event loop of one process."""
-
-    def __init__(self) -> None:
-        self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
-        #: Two event loops run in two threads.
-        self._guard = threading.Lock()
-
-    def _own(self) -> bool:
-        """Return whether the handle is open here; if not, it belongs to the running event loop from now on.
-
-        What an event loop left open that ended is forgotten: nobody can close its sockets in order any more.
-        """
-        here = (os.getpid(), asyncio.get_running_loop())
-        with self._guard:
-            owner, self._owner = self._owner, here
-            if owner is not None and owner != here:
-                if owner[0] != here[0]:
-                    self._owner = owner
-                    raise HandleError(
-                        "this handle was opened before os.fork(): both processes would use the same sockets",
-                        options=("close it before os.fork() and open the store in the child process",),
-                    )
-                if not owner[1].is_closed():
-                    self._owner = owner
-                    raise HandleError(
-                        "this handle belongs to another event loop",
-                        options=("open one handle per event loop",),
-                    )
-            return owner == here
-
-    def _disown(self) -> bool:
-        """Let go of the handle; return whether there is something to close."""
-        owner = self._owner
-        if owner is None or owner[0] != os.getpid() or owner[1].is_closed():
-            self._owner = None
-            return False
-        self._own()  # refuses to close what belongs to another event loop
-        self._owner = None
-        return True

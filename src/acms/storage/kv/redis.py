@@ -13,6 +13,7 @@ from acms.errors import (
     ACMSError,
     ConfigurationError,
     CorruptRecordError,
+    HandleError,
     MissingExtraError,
     StorageBusyError,
     StorageError,
@@ -22,7 +23,8 @@ from acms.errors import (
 )
 from acms.log.encoding import Entropy
 from acms.log.validation import text, whole
-from acms.storage.kv_home import Clock, How, KVHome, OneLoop, Row, utc_now
+from acms.runtime.loops import PerLoop
+from acms.storage.kv_home import Clock, How, KVHome, Row, utc_now
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -56,7 +58,7 @@ A call whose answer was lost may be sent again: what it finds of itself is as ex
 """
 
 
-class RedisKV(KVHome, OneLoop):
+class RedisKV(KVHome):
     """Key-value memory on a Redis server (extra `redis`).
 
     The key `profile` is the hash `acms:kv:profile`; `prefix` keeps applications, and tenants, apart. With
@@ -78,7 +80,6 @@ class RedisKV(KVHome, OneLoop):
         clock: Clock = utc_now,
         entropy: Entropy = os.urandom,
     ) -> None:
-        OneLoop.__init__(self)
         self.prefix = text(prefix, "prefix", limit=255)
         self.ttl_seconds = (
             None if ttl_seconds is None else whole(ttl_seconds, "ttl_seconds", least=1, most=2**31)
@@ -88,8 +89,9 @@ class RedisKV(KVHome, OneLoop):
         self._timeout = timeout_seconds
         self._clock = clock
         self._entropy = entropy
-        self._client: Redis | None = None
-        self._script: Any = None
+        self._pid = 0
+        #: A client and its script for each event loop, to which its sockets belong.
+        self._clients: PerLoop[tuple[Redis, Any]] = PerLoop(self._client)
         self._connect()  # says at once what is wrong with the URL; nothing is connected before the first call
 
     def _connect(self) -> Redis:
@@ -121,16 +123,25 @@ class RedisKV(KVHome, OneLoop):
             ) from error
         return Redis.from_pool(pool)
 
-    def _open(self) -> Redis:
-        if not self._own() or self._client is None:
-            self._client = self._connect()
-            self._script = self._client.register_script(_PUT)
-        return self._client
+    def _client(self) -> tuple[Redis, Any]:
+        client = self._connect()
+        return client, client.register_script(_PUT)
+
+    def _open(self) -> tuple[Redis, Any]:
+        """Return the client of the running event loop; refuse those of another process."""
+        if self._pid != os.getpid():
+            if self._clients.all():
+                raise HandleError(
+                    "this handle was opened before os.fork(): both processes would use the same sockets",
+                    options=("close it before os.fork() and open the store in the child process",),
+                )
+            self._pid = os.getpid()
+        return self._clients.here()
 
     async def _ask(self, key: str, call: Callable[[Redis], Awaitable[T]], *, again: bool = True) -> T:
         from redis.exceptions import ConnectionError
 
-        client = self._open()
+        client, _ = self._open()
         async with _Asking(key, self._timeout):
             try:
                 return await call(client)
@@ -151,7 +162,7 @@ class RedisKV(KVHome, OneLoop):
         )  # fmt: skip
 
         async def write(client: Redis) -> tuple[Any, Any] | None:
-            times = await self._script(keys=[self.prefix + values["key"]], args=given, client=client)
+            times = await self._open()[1](keys=[self.prefix + values["key"]], args=given, client=client)
             return None if times is None else (int(times[0]), int(times[1]))
 
         return await self._ask(values["key"], write)
@@ -180,11 +191,10 @@ class RedisKV(KVHome, OneLoop):
         return await self._ask(prefix, look)
 
     async def aclose(self) -> None:
-        """Close the connections; idempotent. A later call opens them again."""
-        client, open_here = self._client, self._disown()
-        self._client = self._script = None
-        if client is not None and open_here:
-            await client.aclose()
+        """Close the connections of the running event loop; idempotent. A later call opens them again."""
+        found = self._clients.pop() if self._pid == os.getpid() else None
+        if found is not None:
+            await found[0].aclose()
 
 
 async def _fields(client: Redis, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
