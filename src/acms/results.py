@@ -112,6 +112,11 @@ class ContextItem:
     #: Version of the later statement on the same subject that it is shown with, as the end of its content says.
     later: int | None = None
 
+    def __repr__(self) -> str:
+        begin = " ".join(self.content[:80].split())
+        said = f"{begin[:40]}…" if len(begin) > 40 else begin
+        return f"<ContextItem v{self.version} {self.source} {self.score:.2f}, {self.token_count} tokens: {said!r}>"
+
     @property
     def speaker(self) -> str | None:
         """Under whose name it stands in a joined text: a person, a role, or "fact"; None for a summary."""

@@ -46,6 +46,11 @@ class View:
         #: The name of that version, until its first use looks it up.
         self._tag = at if isinstance(at, str) else None
 
+    def __repr__(self) -> str:
+        end = "" if self.ends_at is None else f", at={self.ends_at!r}"
+        shared = self._shared
+        return f"{type(self).__name__}({self.session_id!r}, {shared.handle!r}, namespace={shared.namespace!r}{end})"
+
     async def _find(self) -> str | None:
         """Return the id of its log, None while nothing was written, and look up the tag at which it ends."""
         context = await self._shared.find()

@@ -170,6 +170,9 @@ class InMemoryKV(KVHome):
         self._rows: dict[str, tuple[str, str | None, int, int, str]] = {}
         self._lock = threading.Lock()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self._rows)} keys)"
+
     async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
         return self._rows.get(key)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -79,13 +80,16 @@ async def sessions(
         raise ValidationError(
             "is not where a page of sessions ends", field="after", options=("pass `next_after` of a page",)
         ) from None
-    found: list[ContextInfo] = []
-    for context in page.items:
-        try:
-            found.append(info(context, await self.head(context.id)))
-        except SessionNotFoundError:  # deleted since it was listed
-            continue
+    heads = await asyncio.gather(*[_head(self, context.id) for context in page.items])
+    found = [info(context, head) for context, head in zip(page.items, heads, strict=True) if head is not None]
     return SessionPage(sessions=tuple(found), next_after=page.next_after)
+
+
+async def _head(storage: StorageBackend, context: str) -> Head | None:
+    try:
+        return await storage.head(context)
+    except SessionNotFoundError:  # deleted since it was listed
+        return None
 
 
 def _settings(where: Mapping[str, Any] | None) -> Mapping[str, Json]:

@@ -56,6 +56,9 @@ class WrapperStorage:
         if isinstance(inner, HasRecords):  # else the wrapper must not look as if it could
             self.record, self.put_record = inner.record, inner.put_record
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r})"
+
     @property
     def durability(self) -> Durability:
         """What an acknowledged append survives: a server says so when the handle is opened."""

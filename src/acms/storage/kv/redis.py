@@ -8,6 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from acms.errors import (
     ACMSError,
@@ -93,6 +94,11 @@ class RedisKV(KVHome):
         #: A client and its script for each event loop, to which its sockets belong.
         self._clients: PerLoop[tuple[Redis, Any]] = PerLoop(self._client)
         self._connect()  # says at once what is wrong with the URL; nothing is connected before the first call
+
+    def __repr__(self) -> str:
+        place = urlsplit(self._url)
+        host = f"{place.hostname or ''}{f':{place.port}' if place.port else ''}"
+        return f"{type(self).__name__}({f'{place.scheme}://{host}{place.path}'!r}, prefix={self.prefix!r})"
 
     def _connect(self) -> Redis:
         try:

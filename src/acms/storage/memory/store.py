@@ -215,6 +215,9 @@ class MemoryStorage:
         #: One record per erasure or expiry.
         self.audit: list[Mapping[str, Json]] = []
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self._logs)} contexts, tenant={self.tenant!r})"
+
     async def __aenter__(self) -> MemoryStorage:
         """Use the store in a block."""
         handles.retain(self)

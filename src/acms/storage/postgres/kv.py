@@ -41,12 +41,16 @@ class PostgresKV(KVHome):
         except ImportError as missing:
             raise MissingExtraError("postgres", missing.name or "psycopg") from missing
         size = whole(connections, "connections", least=1)
-        pool = Pool.of(dsn, size=size, patience=timeout_seconds, statement_seconds=timeout_seconds)
+        # Less than the time for a call: what is wrong is said by whoever gives up first.
+        pool = Pool.of(dsn, size=size, patience=0.8 * timeout_seconds, statement_seconds=timeout_seconds)
         self._db = Database(pool, tenant, dialect="kv_postgres", statement_seconds=timeout_seconds)
         self.tenant = self._db.tenant
         self._timeout = timeout_seconds
         self._clock = clock
         self._entropy = entropy
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._db.pool.name}, tenant={self.tenant!r})"
 
     async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
         rows = await self._run("get", {"key": key})

@@ -43,6 +43,10 @@ class SQLiteKV(KVHome):
         self._entropy = entropy
         self._tables = Tables(self.tenant, queries("kv_sqlite"))
 
+    def __repr__(self) -> str:
+        mode = ", read_only=True" if self.read_only else ""
+        return f"{type(self).__name__}({str(self.path)!r}, tenant={self.tenant!r}{mode})"
+
     async def _get(self, key: str) -> Any:
         values = {"tenant": self.tenant, "key": key}
         return await self._file.read(lambda reader: self._tables.row(reader, "get", values))

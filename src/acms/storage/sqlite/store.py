@@ -87,6 +87,10 @@ class SQLiteStorage:
         self._eraser = Eraser(self._file, self._tables, clock)
         self._file.steps = Steps(self._appender.together, self._appender.forget, self._eraser.committed)
 
+    def __repr__(self) -> str:
+        mode = ", read_only=True" if self.read_only else ""
+        return f"{type(self).__name__}({str(self.path)!r}, tenant={self.tenant!r}{mode})"
+
     async def __aenter__(self) -> SQLiteStorage:
         """Keep the handle open until the block ends."""
         handles.retain(self)
