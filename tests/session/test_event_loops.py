@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +20,11 @@ WORDS = "harbour lantern violin meadow copper ginger walnut saddle".split()
 
 
 @pytest.fixture
-def store(url: str):
+def store(any_url: str):
     """Return a handle; whoever uses it closes it."""
     before = set(threading.enumerate())
-    yield open_storage(url)
+    yield open_storage(any_url)
+    gc.collect()
     left = [one.name for one in threading.enumerate() if one not in before and one.name != "acms-portal"]
     assert [name for name in left if not name.startswith("asyncio_")] == []
 
