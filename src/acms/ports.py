@@ -1,6 +1,7 @@
 """The promises between packages: what a store, a token counter, an embedder and a frame must do.
 
-A storage handle is bound to one tenant; any event loops and threads of its process may use it. Every key a store holds leads with (tenant, context).
+A storage handle is bound to one tenant; any event loops and threads of its process may use it. Every key a store holds
+leads with (tenant, context).
 """
 
 from __future__ import annotations

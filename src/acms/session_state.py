@@ -154,6 +154,10 @@ class SharedSession:
         """What the messages of the last list that was handed over are, by a digest of each as it was given."""
         return self._loops.here().listed
 
+    @listed.setter
+    def listed(self, value: dict[bytes, tuple[Any, ...]]) -> None:
+        self._loops.here().listed = value
+
     @property
     def indexes(self) -> Indexes:
         """Return the indexes of the storage handle, the same for all its sessions; the first one sets their size."""

@@ -47,8 +47,9 @@ class PerLoop(Generic[T]):
         """End what belongs to event loops that were closed."""
         with self._lock:
             ended = [self._values.pop(loop) for loop in list(self._values) if loop.is_closed()]
-        for value in ended if self._end is not None else ():
-            self._end(value)
+        if self._end is not None:
+            for value in ended:
+                self._end(value)
 
     def pop(self) -> T | None:
         """Take the value away from the running event loop."""

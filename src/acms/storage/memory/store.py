@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import wraps
+from types import CoroutineType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
@@ -51,8 +52,8 @@ R = TypeVar("R")
 
 
 def _alone(
-    method: Callable[Concatenate[MemoryStorage, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[MemoryStorage, P], Coroutine[Any, Any, R]]:
+    method: Callable[Concatenate[MemoryStorage, P], CoroutineType[Any, Any, R]],
+) -> Callable[Concatenate[MemoryStorage, P], CoroutineType[Any, Any, R]]:
     """Return a method that runs when no other thread is in the store; it awaits nothing but others of the store."""
 
     @wraps(method)

@@ -118,7 +118,7 @@ class Contexts:
             if not rows:
                 raise SessionNotFoundError(f"no context has the id {query.after!r}")
             after = rows[0][0]
-        values = {"namespace": query.namespace, "parent": query.parent, "root": query.root}
+        values: dict[str, Any] = {"namespace": query.namespace, "parent": query.parent, "root": query.root}
         values |= {"deleted": query.deleted, "after": after, "limit": query.limit + 1}
         values["inner"] = list(INNER) if query.spoken else None
         values["where"] = dump(dict(query.where)) if query.where else None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from acms.log.encoding import Entropy
 from acms.log.validation import name
 from acms.model import Durability, Migration
-from acms.storage.kv_home import Clock, How, KVHome, Row, above, utc_now
+from acms.storage.kv_home import Clock, How, KVHome, above, utc_now
 from acms.storage.sql import queries
 from acms.storage.sqlite.file import SQLiteFile
 from acms.storage.sqlite.tables import Tables
@@ -60,7 +60,7 @@ class SQLiteKV(KVHome):
         values = {"tenant": self.tenant, "key": key}
         return bool(await self._file.write(lambda writer: self._tables.rows(writer, "delete", values)))
 
-    async def _list(self, prefix: str, after: str, limit: int) -> Sequence[Row]:
+    async def _list(self, prefix: str, after: str, limit: int) -> Any:
         values = {
             "tenant": self.tenant,
             "prefix": prefix,
