@@ -35,7 +35,7 @@
     │   ├── StorageReadOnlyError    STORAGE_READ_ONLY     no
     │   ├── CorruptRecordError      CORRUPT_RECORD        no
     │   ├── SchemaVersionError      SCHEMA_VERSION        no     the file was written by a newer release
-    │   ├── HandleError             HANDLE                no     used after fork(), from another event loop, or closed
+    │   ├── HandleError             HANDLE                no     used after fork(), or closed
     │   └── VectorsUnavailableError VECTORS_UNAVAILABLE   yes    words must do for a while; nothing was written
     └── ProviderError               PROVIDER              no     carries .provider
 
@@ -377,7 +377,7 @@ class SchemaVersionError(StorageError):
 
 
 class HandleError(StorageError):
-    """A storage handle belongs to one event loop of one process and must be open."""
+    """A storage handle belongs to one process, and a session that was closed must be opened again."""
 
     code = "HANDLE"
 

@@ -514,6 +514,10 @@ class ContextQuery:
     parent: str | None = None
     #: Only those of one fork tree: the id of its first context.
     root: str | None = None
+    #: Only those whose settings hold all of this, as jsonb of PostgreSQL contains it.
+    where: Mapping[str, Json] = field(default_factory=_empty)
+    #: Only conversations: not what a namespace keeps for itself, settings and facts.
+    spoken: bool = False
     deleted: bool = False
     after: str | None = None
     limit: int = 100
@@ -602,3 +606,12 @@ class KVEntry:
     metadata: Mapping[str, Json] = field(default_factory=_empty)
     #: Changes with every write and never comes back, not even after a delete; "" where the store cannot compare.
     revision: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVPage:
+    """A page of values, in the order of their keys."""
+
+    entries: tuple[KVEntry, ...]
+    #: What the next page is asked for with: the last key here; None after the last page.
+    next_after: str | None = None

@@ -1,6 +1,7 @@
 """The promises between packages: what a store, a token counter, an embedder and a frame must do.
 
-A storage handle is bound to one tenant and one event loop. Every key a store holds leads with (tenant, context).
+A storage handle is bound to one tenant; any event loops and threads of its process may use it. Every key a store holds
+leads with (tenant, context).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, runtime_checkable
 
 from acms.errors import ACMSError
 from acms.knowledge import Fact, Reflection
@@ -30,6 +31,7 @@ from acms.model import (
     Json,
     Kind,
     KVEntry,
+    KVPage,
     Lease,
     Migration,
     Origin,
@@ -43,6 +45,7 @@ from acms.model import (
     State,
 )
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
+from acms.results import SessionPage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -471,6 +474,17 @@ class Handle(StorageBackend, Protocol):
         """Let go of the handle, which is closed by its last user."""
         ...
 
+    async def sessions(
+        self,
+        *,
+        namespace: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> SessionPage:
+        """Return a page of the sessions, newest first: of one namespace, or of all; see `acms.storage.sessions`."""
+        ...
+
 
 # ── what some stores can do besides ─────────────────────────────────────────────────────────────────────────────────
 
@@ -586,6 +600,18 @@ class KVMemory(Protocol):
 
     async def aclose(self) -> None:
         """Release everything; idempotent. A later call opens the store again."""
+        ...
+
+
+@runtime_checkable
+class ListingKV(KVMemory, Protocol):
+    """A key-value memory that says what it holds."""
+
+    async def list(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> KVPage:
+        """Return the entries whose keys begin with `prefix` and come behind `after`, in the order of code points.
+
+        Up to 500 a page. What is set or deleted between two pages may be seen or not; everything else is seen once.
+        """
         ...
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "IndexStats",
     "Ledger",
     "MessageReceipt",
+    "SessionPage",
     "SessionStats",
     "Synced",
     "Tree",
@@ -110,6 +111,11 @@ class ContextItem:
     redaction: Redaction | None = None
     #: Version of the later statement on the same subject that it is shown with, as the end of its content says.
     later: int | None = None
+
+    def __repr__(self) -> str:
+        begin = " ".join(self.content[:80].split())
+        said = f"{begin[:40]}…" if len(begin) > 40 else begin
+        return f"<ContextItem v{self.version} {self.source} {self.score:.2f}, {self.token_count} tokens: {said!r}>"
 
     @property
     def speaker(self) -> str | None:
@@ -442,7 +448,7 @@ class IndexStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextInfo:
-    """A context as the service shows it: what it is, and where its log stands."""
+    """What a session is called, and where its log stands; over HTTP it is a context."""
 
     id: str
     #: The caller's name for it within its namespace; None for a fork that was given none.
@@ -450,6 +456,8 @@ class ContextInfo:
     namespace: str
     #: What it is called for people.
     name: str | None = None
+    #: What it is listed by.
+    labels: tuple[str, ...] = ()
     metadata: Mapping[str, Json] = field(default_factory=_empty)
     #: Id of the context it was forked from, and at which version.
     parent_id: str | None = None
@@ -463,6 +471,20 @@ class ContextInfo:
     counter: str
     created_at: datetime
     deleted_at: datetime | None = None
+
+    @property
+    def session_id(self) -> str:
+        """The caller's name for it, its id when it has none: what `ACMS` is given."""
+        return self.key or self.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPage:
+    """A page of sessions, newest first."""
+
+    sessions: tuple[ContextInfo, ...]
+    #: What the next page is asked for with; None after the last one.
+    next_after: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,7 @@ from acms.recall.planner import media_tokens
 from acms.results import Branch, Compaction, Erasure, IndexStats, MessageReceipt, Synced
 from acms.session_state import SharedSession
 from acms.storage import handles, open_storage
+from acms.storage.sessions import described
 from acms.storage.wrapper import CachedStorage, CacheStats
 from acms.text.markers import detect
 from acms.view import View
@@ -79,6 +80,8 @@ class ACMS(View):
     one of its own. With an `embedder` recall ranks by words and
     by meaning, with None by words alone; "auto" is the local embedder where the extra `local` is installed, else None.
     With a `reflector` closed episodes are distilled into facts in the background.
+    `name`, `labels` and `metadata` say what the session is: `storage.sessions(where=…)` lists it by them. What is given
+    takes the place of what was said before, with the next write; "", [] and {} take it away.
     A `reranker` scores the best candidates of a recall again, before what is shown is chosen. Whoever made these closes
     them: the session does not.
     """
@@ -95,6 +98,9 @@ class ACMS(View):
         token_counter: TokenCounter | None = None,
         config: ACMSConfig | None = None,
         namespace: str = "default",
+        name: str | None = None,
+        labels: Sequence[str] | None = None,
+        metadata: Mapping[str, Json] | None = None,
     ) -> None:
         self._begin(
             SharedSession(
@@ -107,6 +113,7 @@ class ACMS(View):
                 summarizer,
                 reflector,
                 reranker,
+                about=described(name, labels, metadata),
                 composition=compose,
             )
         )
@@ -135,14 +142,20 @@ class ACMS(View):
         """
         await self._writer.idle()
         self._shared.closed = True
-        if self._shared.retained:
-            self._shared.retained = False
+        if self._shared.leave():
             await self._shared.settle()
             await handles.release(self._shared.handle)
 
-    def at(self, version: int) -> View:
-        """Return a read-only view of the session as if its log ended at a version."""
-        return View(self._shared, validation.whole(version, "at"))
+    def at(self, version: int | str) -> View:
+        """Return a read-only view of the session as if its log ended at a version, or at a tag.
+
+        A tag is looked up by the first use of the view, which then stays at that version; `NotFoundError` lists the
+        tags when none has that name.
+        """
+        named = isinstance(version, str)
+        return View(
+            self._shared, validation.name(version, "at") if named else validation.whole(version, "at")
+        )
 
     @property
     def cache(self) -> CacheStats | None:
@@ -153,7 +166,7 @@ class ACMS(View):
     @property
     def index(self) -> IndexStats:
         """Return how the indexes of the storage handle are doing."""
-        return self._shared.indexes.stats
+        return self._shared.index_stats
 
     async def wait_pending(self) -> None:
         """Wait until missing vectors have been asked for and the jobs of this process are worked off.
@@ -370,7 +383,9 @@ class ACMS(View):
 
     async def _ingest(self, drafts: Sequence[Draft], seen: Seen = ANY) -> list[MessageReceipt]:
         shared = self._shared
-        context = (shared.context_id if shared.retained else None) or await shared.ensure()
+        context = (
+            shared.context_id if shared.retained and not shared.about else None
+        ) or await shared.ensure()
         delivered = await self._writer.post(
             context,
             AppendRequest(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -13,11 +15,11 @@ from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, EntryNotFoundError, HandleError, SessionNotFoundError
 from acms.jobs import requests
 from acms.jobs.requests import CompactionRequest
-from acms.log import validation
+from acms.log import policy, validation
 from acms.log.in_force import Cover
 from acms.log.known import Known, hashed
 from acms.log.read import find_entry
-from acms.model import Context, ContextDraft, Entry, JobQuery, JobState, Privacy
+from acms.model import EMPTY, Context, ContextDraft, Entry, JobQuery, JobState, Json, Privacy
 from acms.observability.events import Event, Planned, Rewritten
 from acms.observability.logging import log, tell
 from acms.observability.operations import note
@@ -27,7 +29,8 @@ from acms.providers.tokens import default_counter
 from acms.recall import request
 from acms.recall.planner import TextFrame
 from acms.recall.reranker import Reranking
-from acms.results import ContextItems
+from acms.results import ContextItems, IndexStats
+from acms.runtime.loops import PerLoop
 from acms.storage import handles
 from acms.storage.wrapper import CachedStorage
 from acms.text.markers import freeze
@@ -64,6 +67,22 @@ class Composition(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Here:
+    """What a session has in one event loop."""
+
+    embedding: Embedding | None = None
+    creating: asyncio.Future[str] | None = None
+    known: Known = field(default_factory=Known)
+    listed: dict[bytes, tuple[Any, ...]] = field(default_factory=dict)
+    #: Whether the worker knows what the session's jobs need.
+    served: bool = False
+
+
+_counting = threading.Lock()
+"""Held while a session becomes a user of its handle: two threads may find that it is none yet."""
+
+
 class SharedSession:
     """What a session and its views have in common."""
 
@@ -79,10 +98,13 @@ class SharedSession:
         reflector: Reflector | None = None,
         reranker: Reranker | None = None,
         *,
+        about: Mapping[str, Json] = EMPTY,
         composition: Composition,
     ) -> None:
         self.session_id = validation.session_name(session_id, "session_id")
         self.namespace = validation.name(namespace, "namespace")
+        #: Name, labels and metadata that its first write stores; empty once they are.
+        self.about = about
         self.config = config or ACMSConfig()
         self.handle = _a_store(storage)
         self.storage = _in_front(storage, self.config)
@@ -110,39 +132,51 @@ class SharedSession:
         if reflector is not None and self.config.reflection.enabled:
             self.reflects = requests.reflection_kind(reflector)
         self._composition = composition
-        #: Whether the worker knows what this session's jobs need.
-        self._served = False
         self._watch: CompactionRequest | None = None
-        self._embedding: Embedding | None = None
-        self._indexes: Indexes | None = None
         self.context_id: str | None = None
-        self._creating: asyncio.Future[str] | None = None
         self.retained = self.closed = False
-        #: Its messages, for those who name one by their own key or hand over a whole list.
-        self.known = Known()
-        #: What the messages of the last list that was handed over are, by a digest of each as it was given.
-        self.listed: dict[bytes, tuple[Any, ...]] = {}
+        #: What it has in each event loop that uses it.
+        self._loops: PerLoop[_Here] = PerLoop(_Here)
 
     def sibling(self, context: Context) -> SharedSession:
         """Return the same for another log of this namespace."""
         found = copy(self)
         found.session_id, found.context_id = context.key or context.id, context.id
-        found._embedding, found._creating, found.retained, found.closed = None, None, False, False
-        found.known, found.listed = Known(), {}
+        found._loops, found.about, found.retained, found.closed = PerLoop(_Here), EMPTY, False, False
         return found
+
+    @property
+    def known(self) -> Known:
+        """Its messages, for those who name one by their own key or hand over a whole list."""
+        return self._loops.here().known
+
+    @property
+    def listed(self) -> dict[bytes, tuple[Any, ...]]:
+        """What the messages of the last list that was handed over are, by a digest of each as it was given."""
+        return self._loops.here().listed
+
+    @listed.setter
+    def listed(self, value: dict[bytes, tuple[Any, ...]]) -> None:
+        self._loops.here().listed = value
 
     @property
     def indexes(self) -> Indexes:
         """Return the indexes of the storage handle, the same for all its sessions; the first one sets their size."""
-        if self._indexes is not None:
-            return self._indexes
-        from acms.recall.index_cache import Indexes
+        here = handles.here(self.handle)
+        if here.indexes is None:
+            from acms.recall.index_cache import Indexes
 
-        shared = handles.shared(self.handle)
-        if shared.indexes is None:
-            shared.indexes = Indexes(self.storage, self.config.cache.index_bytes)
-        self._indexes = found = shared.indexes
+            here.indexes = Indexes(self.storage, self.config.cache.index_bytes)
+        found: Indexes = here.indexes
         return found
+
+    @property
+    def index_stats(self) -> IndexStats:
+        """Return how the indexes are doing, those of all event loops together."""
+        some = [here.indexes.stats for _, here in handles.shared(self.handle).loops.all() if here.indexes]
+        return IndexStats(
+            **{one.name: sum(getattr(stats, one.name) for stats in some) for one in fields(IndexStats)}
+        )
 
     @property
     def embedding(self) -> Embedding | None:
@@ -150,11 +184,12 @@ class SharedSession:
         if self._undecided:
             self._undecided, self._embedder = False, self._composition.default_embedder()
         blocks = self.stage.mode is Privacy.BLOCK  # not even a question may leave
-        if self._embedding is None and self._embedder is not None and not blocks:
+        here = self._loops.here()
+        if here.embedding is None and self._embedder is not None and not blocks:
             from acms.recall.embeddings import embedding
 
-            self._embedding = embedding(self.handle, self._embedder, self.stage.mode)
-        return self._embedding
+            here.embedding = embedding(self.handle, self._embedder, self.stage.mode)
+        return here.embedding
 
     @property
     def tier(self) -> str:
@@ -170,7 +205,7 @@ class SharedSession:
 
     async def settle(self) -> None:
         """Hand over what waits to be stored."""
-        indexes = handles.shared(self.handle).indexes
+        indexes = handles.here(self.handle).indexes
         if indexes is not None:
             await indexes.flush()
 
@@ -203,22 +238,34 @@ class SharedSession:
         return self.context_id
 
     async def ensure(self) -> str:
-        """Return the id of the session's context, creating it on the first write."""
+        """Return the id of the session's context; the first write creates it and says what the session is."""
         self.retain()
         found = self.context_id
-        if found is None:
-            if self._creating is None:
-                self._creating = asyncio.ensure_future(self._found())
-            creating = self._creating
+        if found is None or self.about:
+            here = self._loops.here()
+            if here.creating is None:
+                here.creating = asyncio.ensure_future(self._found())
+            creating = here.creating
             try:
                 found = await asyncio.shield(creating)  # all who wait go on in the order in which they came
             finally:
-                if creating.done() and self._creating is creating:
-                    self._creating = None
+                if creating.done() and here.creating is creating:
+                    here.creating = None
         return found
 
     async def _found(self) -> str:
-        return await self.find() or await self._create()
+        found = await self.find() or await self._create()
+        if self.about:
+            await self._describe(found)
+        return found
+
+    async def _describe(self, context: str) -> None:
+        """Store what was said about the session, unless that is what the store says."""
+        about = self.about
+        settings = (await self.storage.context(context)).settings
+        if any(settings.get(name) != value for name, value in about.items()):
+            await policy.update(self.storage, context, lambda _: about)
+        self.about = EMPTY
 
     async def _create(self) -> str:
         context = await self.storage.create(
@@ -226,6 +273,7 @@ class SharedSession:
                 key=self.session_id,
                 namespace=self.namespace,
                 counter=self.counter.name,
+                settings={name: value for name, value in self.about.items() if value is not None},
                 created_at=datetime.now(UTC),
             )
         )
@@ -269,8 +317,16 @@ class SharedSession:
                 "the session is closed", options=("open it again: `async with session:`", "make another one")
             )
         if not self.retained:
-            handles.retain(self.handle)
-            self.retained = True
+            with _counting:
+                if not self.retained:
+                    handles.retain(self.handle)
+                    self.retained = True
+
+    def leave(self) -> bool:
+        """Be no user of the storage handle any more; return whether it was one."""
+        with _counting:
+            was, self.retained = self.retained, False
+        return was
 
     def tell(self, event: Event) -> None:
         """Give an event to whoever listens; a listener that fails changes nothing."""
@@ -287,8 +343,9 @@ class SharedSession:
         counters = handles.shared(self.handle).counters
         counters.setdefault(self.counter.name, self.counter)
         background = self.background
-        if not self._served:
-            self._served = True
+        here = self._loops.here()
+        if not here.served:
+            here.served = True
             for kind, handler in self._composition.handlers_of(self).items():
                 background.serve(kind, handler)
         background.poke()

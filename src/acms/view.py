@@ -41,9 +41,26 @@ __all__ = ["View"]
 class View:
     """A session as it was at a version; it reads and cannot write."""
 
-    def __init__(self, shared: SharedSession, at: int | None) -> None:
+    def __init__(self, shared: SharedSession, at: int | str | None) -> None:
         self._shared = shared
-        self._at = at
+        #: The version at which it ends; not yet the right one as long as there is a tag.
+        self._at = 0 if isinstance(at, str) else at
+        #: The name of that version, until its first use looks it up.
+        self._tag = at if isinstance(at, str) else None
+
+    def __repr__(self) -> str:
+        end = "" if self.ends_at is None else f", at={self.ends_at!r}"
+        shared = self._shared
+        return f"{type(self).__name__}({self.session_id!r}, {shared.handle!r}, namespace={shared.namespace!r}{end})"
+
+    async def _find(self) -> str | None:
+        """Return the id of its log, None while nothing was written, and look up the tag at which it ends."""
+        context = await self._shared.find()
+        if self._tag is not None:
+            from acms.branches import forks
+
+            self._at, self._tag = await forks.version_tagged(self._shared.storage, context, self._tag), None
+        return context
 
     @property
     def session_id(self) -> str:
@@ -56,9 +73,9 @@ class View:
         return self._shared.namespace
 
     @property
-    def ends_at(self) -> int | None:
-        """The version at which it ends; None for a session, which goes on."""
-        return self._at
+    def ends_at(self) -> int | str | None:
+        """The version at which it ends, or its tag until that is looked up; None for a session, which goes on."""
+        return self._at if self._tag is None else self._tag
 
     @property
     def effort(self) -> float:
@@ -82,7 +99,7 @@ class View:
 
     async def context_id(self) -> str | None:
         """Return the id of its log; None while nothing was written."""
-        return await self._shared.find()
+        return await self._find()
 
     async def recall(
         self,
@@ -135,7 +152,7 @@ class View:
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
         if scope == "namespace" and self._at is not None:
             raise ValidationError("a past version of one session has no namespace around it", field="scope")
-        context = await shared.find()
+        context = await self._find()
         if context is None and asked.namespace is None and not await self._profile():
             return shared.show("recall", self._blank(asked.budget))
         return shared.show("recall", await pipeline.recall(shared.reader(), context, self._at, asked))
@@ -155,7 +172,7 @@ class View:
         shared = self._shared
         budget = validation.budget(budget, "budget")
         roles = [validation.choice(role, Role, "keep") for role in keep]
-        context = await shared.find()
+        context = await self._find()
         if context is None:
             return shared.show("window", self._blank(budget))
         if roles:
@@ -186,7 +203,7 @@ class View:
             profile=shared.namespace if self._at is None else None,
             rerank=shared.candidates,
         )
-        context = await shared.find()
+        context = await self._find()
         if context is None:
             shared.show("messages", self._blank(asked.budget))
             return []
@@ -204,7 +221,7 @@ class View:
         shared = self._shared
         if newest is not None:
             newest = validation.whole(newest, "newest")
-        context = await shared.find()
+        context = await self._find()
         if context is None:
             self._nothing()
             return []
@@ -235,7 +252,7 @@ class View:
             messages = validation.whole(messages, "messages")
         if since is not None:
             since = validation.whole(since, "since")
-        context = await shared.find()
+        context = await self._find()
         if context is None:
             return self._nothing()
         if messages is not None:
@@ -257,7 +274,7 @@ class View:
         shared = self._shared
         limit = validation.whole(limit, "limit", least=1, most=validation.PAGE)
         after = validation.whole(after, "after")
-        context = await shared.find()
+        context = await self._find()
         if context is None:
             self._nothing()
             return HistoryPage(entries=())
@@ -286,7 +303,7 @@ class View:
         """List the episodes, oldest first; `status` keeps only the open one or the closed ones."""
         if status not in (None, "open", "closed"):
             raise ValidationError(f"{status!r} is not open or closed", field="status")
-        context = await self._shared.find()
+        context = await self._find()
         if context is None:
             self._nothing()
             return []
@@ -321,7 +338,7 @@ class View:
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
         if scope == "namespace" and self._at is not None:
             raise ValidationError("a past version of one session has no namespace around it", field="scope")
-        storage, context = self._shared.storage, await self._shared.find()
+        storage, context = self._shared.storage, await self._find()
         if scope == "namespace":
             profile = await read.profile(storage, self._shared.namespace)
             context = None if profile is None else profile.id
@@ -346,34 +363,34 @@ class View:
         A message may be named by the caller's key: then it is its newest edit. It is for whoever owns the data, not
         for a model. `EntryNotFoundError` when there is none at this version.
         """
-        return await self._shared.entry(await self._shared.find(), self._at, id, newest=True)
+        return await self._shared.entry(await self._find(), self._at, id, newest=True)
 
     async def forks(self) -> list[Branch]:
         """List what was forked from this session directly, oldest first."""
         from acms.branches import forks
 
-        context = await self._shared.find()
+        context = await self._find()
         return [] if context is None else await forks.forks(self._shared.storage, context, self._at)
 
     async def ancestry(self) -> list[Branch]:
         """List the line of forks that leads to this session, the first one first, itself last."""
         from acms.branches import forks
 
-        context = await self._shared.find()
+        context = await self._find()
         return [] if context is None else await forks.ancestry(self._shared.storage, context)
 
     async def tree(self) -> Tree | None:
         """Return the whole fork tree this session belongs to; None when nothing was ever written."""
         from acms.branches import forks
 
-        context = await self._shared.find()
+        context = await self._find()
         return None if context is None else await forks.tree(self._shared.storage, context)
 
     async def tags(self) -> dict[str, int]:
         """Return the named versions, inherited ones too, oldest first."""
         from acms.branches import forks
 
-        context = await self._shared.find()
+        context = await self._find()
         return {} if context is None else await forks.tags(self._shared.storage, context, self._at)
 
     async def diff(self, other: View | int | str) -> Diff:
@@ -383,14 +400,14 @@ class View:
         """
         from acms.branches import forks
 
-        of, at = (other._shared, other._at) if isinstance(other, View) else (self._shared, other)
-        return await forks.diff(forks.Side(self._shared, self._at), forks.Side(of, at))
+        of, at = (other._shared, other.ends_at) if isinstance(other, View) else (self._shared, other)
+        return await forks.diff(forks.Side(self._shared, self.ends_at), forks.Side(of, at))
 
     async def compactions(self) -> list[Compaction]:
         """List every compaction so far, oldest first, also those that were undone."""
         from acms.compaction import job
 
-        context = await self._shared.find()
+        context = await self._find()
         return (
             []
             if context is None
@@ -404,7 +421,7 @@ class View:
         """
         from acms.compaction import job
 
-        context = await self._shared.find()
+        context = await self._find()
         found = await job.expand(self._shared.storage, context, self._at, version)
         return list(self.stage.entries(found))
 
@@ -412,7 +429,7 @@ class View:
         """Return the policy in force, and which level each field comes from."""
         shared = self._shared
         return await policy.resolve(
-            shared.storage, await shared.find(), namespace=shared.namespace, service=shared.config.compaction
+            shared.storage, await self._find(), namespace=shared.namespace, service=shared.config.compaction
         )
 
     async def get_session_stats(self) -> SessionStats:
@@ -420,7 +437,7 @@ class View:
         from acms.log.facts import in_force
 
         shared = self._shared
-        context = await shared.find()
+        context = await self._find()
         if context is None:
             self._nothing()
             return SessionStats(

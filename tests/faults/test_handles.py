@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from acms.errors import ACMSError, ConflictError, HandleError
-from acms.model import ContextDraft, Expect, Receipt
+from acms.errors import ACMSError, ConflictError
+from acms.model import ContextDraft, ContextQuery, Expect, Receipt
 from acms.storage.sqlite.store import SQLiteStorage
 
 from ._process import finish, python
@@ -252,57 +252,70 @@ def test_T06_fifty_handles_leave_no_file_and_no_thread_behind(tmp_path: Path) ->
 # ── event loops ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_T06_a_handle_belongs_to_one_living_event_loop(tmp_path: Path) -> None:
+def test_T06_two_event_loops_take_turns_on_one_handle(tmp_path: Path) -> None:
     storage = SQLiteStorage(tmp_path / "a.db")
     first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
     (context,) = first.run_until_complete(contexts(storage, 1))
-    for call in (storage.read, storage.head):
-        with pytest.raises(HandleError, match="event loop") as caught:
-            second.run_until_complete(call(context))
-        assert caught.value.options
-    with pytest.raises(HandleError):
-        second.run_until_complete(add(storage, context, "refused"))
-    with pytest.raises(HandleError):
-        second.run_until_complete(storage.aclose())
-    first.run_until_complete(add(storage, context, "first"))
+    for number, loop in enumerate((second, first, second, first)):
+        loop.run_until_complete(add(storage, context, f"{number}"))
+        assert loop.run_until_complete(storage.head(context)).version == number + 1
     first.run_until_complete(first.shutdown_default_executor())
     first.close()
-    second.run_until_complete(add(storage, context, "second"))  # the first has ended: the handle is free
+    second.run_until_complete(add(storage, context, "4"))  # what the first left behind is in nobody's way
     found = second.run_until_complete(sound(storage))
-    assert [entry.key for entry in found[context]] == ["first", "second"]
+    assert [entry.key for entry in found[context]] == ["0", "1", "2", "3", "4"]
     second.run_until_complete(storage.aclose())
     second.run_until_complete(second.shutdown_default_executor())
     second.close()
+    assert [thread for thread in threading.enumerate() if thread.name == "acms-writer"] == []
 
 
-def test_T06_two_event_loops_that_open_a_handle_at_once_do_not_share_it(tmp_path: Path) -> None:
+def test_T06_threads_with_an_event_loop_each_share_a_handle_that_one_of_them_closes_again_and_again(
+    tmp_path: Path,
+) -> None:
     storage = SQLiteStorage(tmp_path / "a.db")
-    start = threading.Barrier(2)
-    results: list[str] = []
+    start = threading.Barrier(4)
+    ended = threading.Event()
+    failed: list[BaseException] = []
 
     def run(key: str) -> None:
         async def use() -> None:
             start.wait()
             (context,) = await contexts(storage, 1)
-            await add(storage, context, key)
-            results.append("ok")
+            for number in range(10):
+                await asyncio.gather(*[add(storage, context, f"{key}{number}{n}") for n in range(5)])
+                assert await storage.read(context)
 
-        with asyncio.Runner() as runner:
-            try:
-                runner.run(use())
-            except HandleError:
-                results.append("refused")
-            start.wait()  # neither loop ends before the other was answered
+        try:
+            asyncio.run(use())
+        except BaseException as error:
+            failed.append(error)
 
-    threads = [threading.Thread(target=run, args=(key,)) for key in ("a", "b")]
-    for thread in threads:
+    def close() -> None:
+        async def again() -> None:
+            while not ended.is_set():
+                await storage.aclose()
+                await storage.contexts(ContextQuery())
+
+        start.wait()
+        try:
+            asyncio.run(again())
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(key,)) for key in ("a", "b", "c")]
+    closing = threading.Thread(target=close)
+    for thread in (*threads, closing):
         thread.start()
     for thread in threads:
-        thread.join(30)
-    assert sorted(results) == ["ok", "refused"]
+        thread.join(60)
+    ended.set()
+    closing.join(60)
+    assert failed == []
     asyncio.run(storage.aclose())
     (entries,) = asyncio.run(sound_file(tmp_path / "a.db")).values()
-    assert len(entries) == 1
+    wanted = [f"{key}{number}{n}" for key in "abc" for number in range(10) for n in range(5)]
+    assert sorted(entry.key or "" for entry in entries) == wanted
     assert [thread for thread in threading.enumerate() if thread.name == "acms-writer"] == []
 
 

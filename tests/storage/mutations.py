@@ -290,7 +290,7 @@ FAULTS = [
     ),
     Fault(
         "restoring verifies nothing", "memory",
-        code(memory.MemoryStorage, "restore", ("in verify(", "in (lambda *a, **k: ())(")),
+        code(memory.MemoryStorage, "_restore", ("in verify(", "in (lambda *a, **k: ())(")),
         "test_restoring_a_broken_log_is_refused",
     ),
     Fault(

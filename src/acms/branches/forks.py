@@ -226,6 +226,13 @@ async def version_of(storage: StorageBackend, context: str, at: int | str | None
     return (await _place(storage, await storage.context(context), at))[0]
 
 
+async def version_tagged(storage: StorageBackend, context: str | None, tag: str) -> int:
+    """Return the version that a tag stands for; nothing that was never written has any."""
+    if context is None:
+        raise _no_tag(tag, {})
+    return await version_of(storage, context, tag)
+
+
 async def tag(storage: StorageBackend, context: str, name: str, version: int | None, *, move: bool) -> int:
     """Name a version and return it."""
     name = validation.name(name, "name")
@@ -295,21 +302,23 @@ async def _place(storage: StorageBackend, context: Context, at: int | str | None
     if not isinstance(at, str):
         return read.version_of(head, None if at is None else validation.whole(at, "at")), head
     found = await _tagged(storage, context)
-    tagged = found.get(at)
-    if tagged is None:
-        names = ", ".join(sorted(found)[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
-        raise NotFoundError(
-            f"no version has the name {at!r}" + (f"; there are: {names}" if names else "; none has a name"),
-            options=_known_tags(found),
-        )
-    version: int = tagged["version"]
-    if version > head.version or await _chain(storage, context.id, head, version) != tagged["chain"]:
+    known = found.get(at)
+    if known is None:
+        raise _no_tag(at, found)
+    version: int = known["version"]
+    if version > head.version or await _chain(storage, context.id, head, version) != known["chain"]:
         raise ConflictError(
             f"the tag {at!r} was given to a version {version} that is not in this log any more",
             retryable=False,
             options=("tag a version of this log with move=True",),
         )
     return version, head
+
+
+def _no_tag(name: str, found: Mapping[str, Mapping[str, Json]]) -> NotFoundError:
+    names = ", ".join(sorted(found)[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
+    said = f"there are: {names}" if names else "none has a name"
+    return NotFoundError(f"no version has the name {name!r}; {said}", options=_known_tags(found))
 
 
 def _known_tags(found: Mapping[str, Mapping[str, Json]]) -> list[str]:

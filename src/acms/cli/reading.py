@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -19,7 +20,6 @@ from acms.cli.base import (
     Query,
     Session,
     app,
-    contexts,
     looking,
     opened,
     reading,
@@ -27,9 +27,7 @@ from acms.cli.base import (
 )
 from acms.cli.render import Column, Screen
 from acms.log.in_force import preview
-from acms.log.read import PROFILE
-from acms.log.validation import NAMESPACE
-from acms.results import ContextItems, Ledger, Verdict
+from acms.results import ContextInfo, ContextItems, Ledger, Verdict
 
 LEFT_OUT = 10
 """Rejected candidates that `recall --why` shows."""
@@ -328,32 +326,64 @@ def episodes(
     run(as_json, work())
 
 
-@app.command(epilog="Example:  acms sessions --all")
+def _value(text: str) -> Any:
+    """Return what a filter asks for: a JSON value where it is one, else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _filters(given: Sequence[str]) -> dict[str, Any]:
+    """Return the filters of `KEY=VALUE` options; labels and names are texts, also those that look like numbers."""
+    found: dict[str, Any] = {}
+    labels: list[str] = []
+    for one in given:
+        key, equals, text = one.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"{one!r} is not KEY=VALUE", param_hint="--where")
+        if key == "label":
+            labels.append(text)
+        else:
+            found[key] = text if key == "name" else _value(text)
+    return found | ({"label": labels} if labels else {})
+
+
+@app.command(epilog="Example:  acms sessions --namespace user:1 --where label=support --where tier=gold")
 def sessions(
     everywhere: Annotated[bool, typer.Option("--all", help="Of every namespace.")] = False,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where", metavar="KEY=VALUE", help="Only with this label, name or metadata; repeatable."
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=500, metavar="N", help="Sessions to show.")
+    ] = 50,
+    after: Annotated[
+        str | None,
+        typer.Option("--after", metavar="ID", help="Start behind this one: see the end of a page."),
+    ] = None,
     db: Db = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """List the sessions, newest first."""
+    """List the sessions, newest first.
+
+    A page at a time. Several --where must all hold.
+    """
+    asked = _filters(where or ())
 
     async def work() -> None:
         async with opened(db) as storage:
-            found = [
-                {
-                    "session": context.key,
-                    "id": context.id,
-                    "namespace": context.namespace,
-                    "version": head.version,
-                    "messages": head.messages,
-                    "tokens": head.tokens,
-                    "created_at": context.created_at,
-                    "parent": context.parent,
-                }
-                async for context in contexts(storage, None if everywhere else namespace)
-                if context.key not in (NAMESPACE, PROFILE)  # they hold settings and facts, no talk
-                for head in [await storage.head(context.id)]
-            ]
+            page = await storage.sessions(
+                namespace=None if everywhere else namespace,
+                where=asked,
+                after=after,
+                limit=limit,
+            )
+        value = {"sessions": [_session_json(one) for one in page.sessions], "next_after": page.next_after}
         screen = Screen(as_json)
         columns = (
             Column("session", "cyan"),
@@ -362,27 +392,47 @@ def sessions(
             Column("tokens", right=True),
             Column("created", "dim"),
             Column("id"),
+            Column("about"),
         )
         rows = [
             [
-                str(one["session"] or ""),
-                str(one["namespace"]),
-                f"{one['messages']:,}",
-                f"{one['tokens']:,}",
-                f"{one['created_at']:%Y-%m-%d %H:%M}",
-                str(one["id"]),
+                one.key or "",
+                one.namespace,
+                f"{one.message_count:,}",
+                f"{one.total_tokens:,}",
+                f"{one.created_at:%Y-%m-%d %H:%M}",
+                one.id,
+                " ".join([*([one.name] if one.name else []), *(f"#{label}" for label in one.labels)]),
             ]
-            for one in found
+            for one in page.sessions
         ]
 
         def draw() -> None:
             if rows:
                 screen.table(columns, rows)
             else:
-                screen.line(
-                    "no sessions" if everywhere else f"no sessions in namespace {namespace!r}; see --all"
-                )
+                like = " like that" if asked else ""
+                place = "" if everywhere else f" in namespace {namespace!r}; see acms sessions --all"
+                screen.line(f"no sessions{like}{place}")
+            if page.next_after is not None:
+                screen.line(f"more: --after {page.next_after}", "dim")
 
-        screen.show({"sessions": found}, draw)
+        screen.show(value, draw)
 
     run(as_json, work())
+
+
+def _session_json(one: ContextInfo) -> dict[str, Any]:
+    return {
+        "session": one.key,
+        "id": one.id,
+        "namespace": one.namespace,
+        "name": one.name,
+        "labels": one.labels,
+        "metadata": one.metadata,
+        "version": one.latest_version,
+        "messages": one.message_count,
+        "tokens": one.total_tokens,
+        "created_at": one.created_at,
+        "parent": one.parent_id,
+    }

@@ -50,7 +50,7 @@ from acms.privacy.stage import Stage
 from acms.privacy.stage import stage as stage_of
 from acms.providers.tokens import token_counter
 from acms.storage import handles
-from acms.storage.handles import Shared
+from acms.storage.handles import Here
 from acms.text.markers import own_words
 from acms.text.summary_form import RECIPE
 from acms.write.retirement import Rewrite, follow
@@ -65,25 +65,25 @@ LONGEST_REST = 0.1
 class Pace:
     """Leaves the event loop to those who write: works in slices, and rests between them while messages arrive."""
 
-    def __init__(self, shared: Shared | None) -> None:
-        self.shared = shared
+    def __init__(self, here: Here | None) -> None:
+        self.here = here
         self._began = monotonic()
 
     @property
     def busy(self) -> bool:
         """Whether messages are arriving in this process, and nobody waits for the work."""
-        shared = self.shared
-        return shared is not None and not shared.waiting and monotonic() - shared.appended < BUSY
+        here = self.here
+        return here is not None and not here.waiting and monotonic() - here.appended < BUSY
 
     def enter(self, context: str) -> None:
         """Say that a log will be looked at again before the work ends: nobody need wake a worker for it."""
-        if self.shared is not None:
-            self.shared.reflecting.add(context)
+        if self.here is not None:
+            self.here.reflecting.add(context)
 
     def leave(self, context: str) -> None:
         """Say that what is asked for from now on may not be seen."""
-        if self.shared is not None:
-            self.shared.reflecting.discard(context)
+        if self.here is not None:
+            self.here.reflecting.discard(context)
 
     def begin(self) -> None:
         """Start a slice of work."""
@@ -180,7 +180,7 @@ def handler(
     async def run(storage: StorageBackend, lease: Lease) -> None:
         context = await storage.context(lease.job.context)
         counter = counters.get(context.counter) or token_counter(context.counter)
-        pace = Pace(None if handle is None else handles.shared(handle))
+        pace = Pace(None if handle is None else handles.here(handle))
         work = _Work(storage, context, counter, reflector, seeded, name, config, lease, pace)
         try:
             await _run(work)
@@ -339,7 +339,7 @@ async def _asked(
         call = reflector.reflect(asked)
     try:
         async with asyncio.timeout(work.config.worker.call_seconds):
-            answer = await _ended_with(work.pace.shared, call)
+            answer = await _ended_with(work.pace.here, call)
     except TimeoutError as error:
         seconds = work.config.worker.call_seconds
         raise ProviderError(f"no answer within {seconds:g} s", provider=work.name, retryable=True) from error
@@ -351,16 +351,16 @@ async def _asked(
     return backlog.checked(answer, versions)
 
 
-async def _ended_with(shared: handles.Shared | None, call: Awaitable[object]) -> object:
+async def _ended_with(here: handles.Here | None, call: Awaitable[object]) -> object:
     """Await a call that ends when the storage handle is closed: nobody who closes a session waits for a model."""
-    if shared is None:
+    if here is None:
         return await call
     task = asyncio.ensure_future(call)
-    shared.calls.add(task)
+    here.calls.add(task)
     try:
         return await task
     finally:
-        shared.calls.discard(task)
+        here.calls.discard(task)
 
 
 async def _marks(work: _Work, asked: _Asked) -> list[Draft]:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from acms.config import ACMSConfig
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.ports import Embedder, StorageBackend, TokenCounter
+from acms.runtime.loops import PerLoop
 from acms.session import ACMS
 
 __all__ = ["ACMSSession"]
@@ -47,7 +48,7 @@ class ACMSSession:
         self.memory = ACMS(
             session_id, storage, embedder, token_counter=token_counter, config=config, namespace=namespace
         )
-        self._lock = asyncio.Lock()
+        self._locks: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
         """Return the items in force, oldest first; with a limit the newest of them."""
@@ -64,7 +65,7 @@ class ACMSSession:
 
     async def pop_item(self) -> Any | None:
         """Put the newest item out of force and return it; None when there is none. History keeps it."""
-        async with self._lock:
+        async with self._locks.here():
             newest = await self.memory.entries(1)
             if not newest:
                 return None
@@ -73,7 +74,7 @@ class ACMSSession:
 
     async def clear_session(self) -> None:
         """Put all items out of force. History keeps them."""
-        async with self._lock:
+        async with self._locks.here():
             await self.memory.clear()
 
     async def close(self) -> None:

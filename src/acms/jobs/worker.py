@@ -364,10 +364,10 @@ def background(
 
     `storage` is the handle, or what stands in front of it.
     """
-    shared = handles.shared(handle)
-    found: Background | None = shared.background
+    here = handles.here(handle)
+    found: Background | None = here.background
     if found is None:
-        found = shared.background = Background(storage, config, retry, on_event, shared.calls)
+        found = here.background = Background(storage, config, retry, on_event, here.calls)
     found.enabled = found.enabled or config.enabled
     return found
 

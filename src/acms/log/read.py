@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from acms.errors import SessionNotFoundError, ValidationError
 from acms.log.in_force import LONG_RUN, Cover, effective
+from acms.log.validation import NAMESPACE
 from acms.model import Context, Entry, Head, Kind, State
 from acms.ports import StorageBackend
 
@@ -13,6 +14,8 @@ SHOWN = (Kind.MESSAGE, Kind.SUMMARY)
 """Kinds that a reader sees as part of the conversation."""
 PROFILE = "@profile"
 """Key of the context that holds the facts of a whole namespace."""
+INNER = (NAMESPACE, PROFILE)
+"""Keys of what a namespace keeps for itself: settings and facts, no conversation."""
 
 
 def version_of(head: Head, at: int | None) -> int:

@@ -23,6 +23,7 @@ MESSAGE_BYTES = 1_048_576
 NAME_CHARS = 255
 PARTS = 256
 MARKERS = 16
+LABELS = 32
 BATCH = 1_000
 LIST = 100_000
 METADATA_BYTES = 16_384
@@ -120,6 +121,17 @@ def markers(values: Sequence[str] | None, field: str = "markers") -> tuple[str, 
     if len(found) > MARKERS:
         raise ValidationError(f"has {len(found)} markers, the limit is {MARKERS}", field=field)
     return tuple(found)
+
+
+def labels(values: Iterable[str], field: str = "labels") -> tuple[str, ...]:
+    """Return the labels of a session without repetition: 32 names at most."""
+    if isinstance(values, str):
+        raise ValidationError("must be a list of labels, not a string", field=field)
+    _listed(values, field)
+    found = tuple(dict.fromkeys(name(value, field) for value in values))
+    if len(found) > LABELS:
+        raise ValidationError(f"has {len(found)} labels, the limit is {LABELS}", field=field)
+    return found
 
 
 def budget(value: object, field: str = "token_budget") -> int:

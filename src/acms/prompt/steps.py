@@ -51,8 +51,8 @@ class Readable(Protocol):
         ...
 
     @property
-    def ends_at(self) -> int | None:
-        """The version at which it ends; None for a session, which goes on."""
+    def ends_at(self) -> int | str | None:
+        """The version at which it ends, or its tag; None for a session, which goes on."""
         ...
 
     @property

@@ -121,7 +121,7 @@ class _Queued:
 
 def embedding(storage: StorageBackend, embedder: Embedder, mode: Privacy | None) -> Embedding:
     """Return an embedder at work on a storage handle, the same for all sessions of this process on it."""
-    known = handles.shared(storage).embeddings
+    known = handles.here(storage).embeddings
     found: Embedding | None = known.get((id(embedder), mode))
     if found is None:
         found = known[id(embedder), mode] = Embedding(storage, embedder, mode)
@@ -281,7 +281,7 @@ class Embedding:
     async def _lull(self) -> None:
         """Let writers go first for a moment, unless somebody waits for vectors."""
         self._hurry.clear()
-        loop, state = asyncio.get_running_loop(), handles.shared(self.storage)
+        loop, state = asyncio.get_running_loop(), handles.here(self.storage)
         end = loop.time() + POSTPONED
         while not self._wanted and (left := min(state.appended + LULL, end) - loop.time()) > 0:
             try:

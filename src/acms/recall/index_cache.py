@@ -242,6 +242,14 @@ class Indexes:
             except ACMSError as error:  # they can be computed again
                 log(logging.WARNING, "cards_not_stored", context=context, code=error.code, cards=len(rows))
 
+    def leave(self) -> bool:
+        """Let go of an event loop that was closed; return whether another one may go on with them.
+
+        Not where it was closed while something was being built, perhaps in a thread that is still at work.
+        """
+        self._timer = None
+        return not any(lock.locked() for lock in self._locks.values())
+
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def in_force(self, context: str, head: Head, version: int) -> InForce:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from acms.errors import ConfigurationError, MissingExtraError
 from acms.ports import Handle
 from acms.runtime.lazy import lazily
+from acms.storage import urls
 from acms.storage.wrapper import CachedStorage, CacheStats, WrapperStorage
 
 if TYPE_CHECKING:
@@ -64,35 +64,32 @@ def open_storage(url: str | Path) -> Handle:
 
     `ConfigurationError` for anything else; a password is never part of an error.
     """
-    from acms.storage import urls
-
     if isinstance(url, Path):
-        return _sqlite(f"sqlite:///{quote(str(url))}") or _unknown("the path is empty", str(url))
+        from acms.storage.sqlite.store import SQLiteStorage
+
+        return SQLiteStorage(url)
     if not isinstance(url, str):
-        return _unknown(f"a store is named by a URL or a Path, not by {type(url).__name__}", "")
-    scheme, _, rest = url.partition("://")
-    if scheme in ("postgresql", "postgres"):
+        raise ConfigurationError(
+            f"a store is named by a URL or a Path, not by {type(url).__name__}", options=_STORES
+        )
+    scheme, there, _ = url.partition("://")
+    if there and scheme in ("postgresql", "postgres"):
         return _postgres(url)
-    if scheme == "sqlite" and rest.partition("?")[0] in (":memory:", "/:memory:"):
-        return _unknown("a store in memory is named memory://", "")
-    found = {"memory": _memory, "sqlite": _sqlite}.get(scheme, _shard)(url)
-    return found or _unknown(f"{urls.without_password(url)!r} does not name a store", url)
+    urls.refuse_mistakes(url, _STORES)
+    home = _shard if not there else {"memory": _memory, "sqlite": _sqlite}.get(scheme)
+    found = None if home is None else home(url)
+    if found is None:
+        raise ConfigurationError(f"{urls.without_password(url)!r} does not name a store", options=_STORES)
+    return found
 
 
-_FILE = re.compile(r"(?:sqlite:/{0,2})?([\w./~-]+\.(?:db|sqlite3?))")
-
-
-def _unknown(message: str, given: str) -> NoReturn:
-    """Raise `ConfigurationError` with what may be given; first what was probably meant."""
-    meant = _FILE.fullmatch(given)
-    options = (
-        "memory://",
-        "sqlite:///file.db",
-        "sqlite:///file.db?mode=ro&tenant=acme",
-        "postgresql://user@host/database?tenant=acme",
-        "shards.toml?tenant=acme",
-    )
-    raise ConfigurationError(message, options=(f"sqlite:///{meant[1]}", *options) if meant else options)
+_STORES = (
+    "memory://",
+    "sqlite:///file.db",
+    "sqlite:///file.db?mode=ro&tenant=acme",
+    "postgresql://user@host/database?tenant=acme",
+    "shards.toml?tenant=acme",
+)
 
 
 def _options(query: str) -> dict[str, str]:
@@ -109,10 +106,9 @@ def _shard(url: str) -> Handle | None:
     return Shards(file).open(options.get("tenant", "default"))
 
 
-def _memory(url: str) -> Handle | None:
+def _memory(url: str) -> Handle:
     options = _options(urlsplit(url).query)
-    if options.keys() - {"tenant"}:
-        return None
+    urls.refuse_options(url, options, "tenant")
     from acms.storage.memory.store import MemoryStorage
 
     return MemoryStorage(tenant=options.get("tenant", "default"))
@@ -121,10 +117,10 @@ def _memory(url: str) -> Handle | None:
 def _sqlite(url: str) -> Handle | None:
     parts = urlsplit(url)
     path, options = unquote(parts.path)[1:], _options(parts.query)
-    tenant = options.pop("tenant", "default")
-    mode, durability = options.pop("mode", "rw"), options.pop("durability", "disk")
-    known = mode in ("ro", "rw") and durability in ("disk", "relaxed") and not options
-    if not path or parts.netloc or not known:
+    urls.refuse_options(url, options, "tenant", mode=("ro", "rw"), durability=("disk", "relaxed"))
+    tenant, mode = options.get("tenant", "default"), options.get("mode", "rw")
+    durability = options.get("durability", "disk")
+    if not path or parts.netloc:
         return None
     from acms.storage.sqlite.store import SQLiteStorage
 
@@ -137,8 +133,6 @@ def _sqlite(url: str) -> Handle | None:
 
 
 def _postgres(url: str) -> Handle:
-    from acms.storage import urls
-
     found = urls.postgres(url)
     try:
         from acms.storage.postgres.store import PostgresStorage

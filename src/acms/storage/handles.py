@@ -2,10 +2,15 @@
 
 A handle is used by every session made with it and by every `async with storage:` block. So a script that gives a fresh
 handle to one session needs no second `with`, and a service that opens one handle for all its sessions keeps it open.
+
+Several event loops, one after the other or in threads, may use a handle. What its sessions remember of it (write
+queues, indexes, embedders at work, the worker) each event loop has for itself, as two processes would.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,49 +18,82 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from acms.ports import StorageBackend
+from acms.runtime.loops import PerLoop
+
+STOPPING = 10.0
+"""Seconds that closing waits for the work of another event loop to end."""
 
 
 @dataclass(slots=True)
-class Shared:
-    """What the sessions on one handle have in common."""
+class Here:
+    """What the sessions on one handle have in common in one event loop."""
 
-    users: int = 0
-    #: The cache in front of the handle.
-    front: StorageBackend | None = None
     #: The retrieval indexes over it.
     indexes: Any = None
-    #: Token counters of its sessions by name, for jobs that count.
-    counters: dict[str, Any] = field(default_factory=dict)
-    #: One write queue per context, the same for all sessions of a process.
+    #: One write queue per context, the same for all sessions.
     write_queues: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)
     #: Embedders at work on it, by identity and mode of privacy, as long as a session uses them.
     embeddings: WeakValueDictionary[tuple[int, Any], Any] = field(default_factory=WeakValueDictionary)
-    #: The worker of this process for the jobs in it.
+    #: The worker for the jobs in it.
     background: Any = None
     #: When something was last appended by a session, on the monotonic clock.
     appended: float = -1e9
-    #: Logs that this process reflects on and will look at again: nobody need be woken for them.
+    #: Logs that are reflected on here and will be looked at again: nobody need be woken for them.
     reflecting: set[str] = field(default_factory=set)
     #: How many wait for what is done in the background: then it need not keep out of anybody's way.
     waiting: int = 0
     #: Calls of reflectors under way: they end when the handle is closed.
     calls: set[Any] = field(default_factory=set)
-    #: What the stage of privacy made of entries.
-    redactions: Any = None
+
+    async def stop(self) -> None:
+        """End what is done in the background."""
+        if self.background is not None:
+            await self.background.stop()
+        for embedding in list(self.embeddings.values()):
+            await embedding.stop()
+
+
+class Shared:
+    """What the sessions on one handle have in common."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        #: Held while users are counted.
+        self.lock = threading.Lock()
+        #: The cache in front of the handle.
+        self.front: StorageBackend | None = None
+        #: Token counters of its sessions by name, for jobs that count.
+        self.counters: dict[str, Any] = {}
+        #: What the stage of privacy made of entries.
+        self.redactions: Any = None
+        #: Indexes that an event loop left behind which was closed: the next one goes on with them.
+        self._left: Any = None
+        self.loops: PerLoop[Here] = PerLoop(self._begin, self._ended)
+
+    def _begin(self) -> Here:
+        indexes, self._left = self._left, None
+        return Here(indexes=indexes)
+
+    def _ended(self, here: Here) -> None:
+        if here.indexes is not None and here.indexes.leave():
+            self._left = here.indexes
 
 
 def shared(storage: StorageBackend) -> Shared:
     """Return what the sessions on a handle have in common; it lives on the handle and dies with it."""
     found: Shared | None = storage.__dict__.get("_acms_shared")
-    if found is None:
-        found = storage.__dict__["_acms_shared"] = Shared()
-    return found
+    return storage.__dict__.setdefault("_acms_shared", Shared()) if found is None else found
+
+
+def here(storage: StorageBackend) -> Here:
+    """Return what they have in common in the running event loop."""
+    return shared(storage).loops.here()
 
 
 @contextmanager
 def waiting(storage: StorageBackend) -> Generator[None]:
     """Say inside the block that somebody waits for what is done in the background."""
-    state = shared(storage)
+    state = here(storage)
     state.waiting += 1
     try:
         yield
@@ -65,16 +103,22 @@ def waiting(storage: StorageBackend) -> Generator[None]:
 
 def retain(storage: StorageBackend) -> None:
     """Count one more user of a handle."""
-    shared(storage).users += 1
+    state = shared(storage)
+    with state.lock:
+        state.users += 1
 
 
 async def release(storage: StorageBackend) -> None:
     """Count one user less, and close the handle when it was the last."""
     state = shared(storage)
-    state.users = max(0, state.users - 1)
-    if state.users == 0 and state.background is not None:
-        await state.background.stop()
-    for embedding in list(state.embeddings.values()) if state.users == 0 else ():
-        await embedding.stop()
+    with state.lock:
+        state.users = max(0, state.users - 1)
+    if state.users == 0:
+        await here(storage).stop()
+    running = asyncio.get_running_loop()
+    for loop, other in state.loops.all() if state.users == 0 else ():
+        if loop is not running and loop.is_running():  # what stands still neither ends nor does any harm
+            ending = asyncio.run_coroutine_threadsafe(other.stop(), loop)
+            await asyncio.wait([asyncio.wrap_future(ending)], timeout=STOPPING)
     if state.users == 0:  # still
         await storage.aclose()

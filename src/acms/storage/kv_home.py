@@ -5,21 +5,24 @@ A home keeps the JSON text of a value as it was written: no digit, no name and n
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
+import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, Self
+from heapq import nsmallest
+from typing import Any, Literal, Self, TypeAlias
 
-from acms.errors import ConflictError, CorruptRecordError, HandleError
+from acms.errors import ConflictError, CorruptRecordError
 from acms.log import validation
 from acms.log.encoding import Entropy, dump, load_mapping, micros, moment, token
-from acms.model import Json, KVEntry
+from acms.model import Json, KVEntry, KVPage
 
 Clock = Callable[[], datetime]
+Row: TypeAlias = tuple[str, Any, Any, Any, Any, Any]
+"""Key, data, metadata, created_at, updated_at and revision."""
 How = Literal["any", "new", "known"]
 """Whatever is there, only when nothing is there, or only when it is still at a revision."""
 REVISION = 16
@@ -73,6 +76,18 @@ class KVHome(ABC):
         """Remove a key; return whether it was there."""
         return await self._delete(validation.key(key))
 
+    async def list(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> KVPage:
+        """Return a page of the entries whose keys begin with `prefix`, in the order of code points.
+
+        `after` is the `next_after` of the page before, or any key; `limit` is up to 500.
+        """
+        begin = validation.text(prefix, "prefix", limit=4 * validation.KEY_CHARS)
+        behind = "" if after is None else validation.text(after, "after", limit=4 * validation.KEY_CHARS)
+        most = validation.whole(limit, "limit", least=1, most=validation.PAGE)
+        rows = await self._list(begin, behind, most + 1)
+        found = tuple([_read(*row) for row in rows[:most]])
+        return KVPage(entries=found, next_after=found[-1].key if len(rows) > most else None)
+
     async def _store(
         self, how: How, key: str, data: Json, metadata: Mapping[str, Json] | None, expect: str | None
     ) -> KVEntry:
@@ -108,8 +123,21 @@ class KVHome(ABC):
         """Remove a row."""
 
     @abstractmethod
+    async def _list(self, prefix: str, after: str, limit: int) -> Sequence[Row]:
+        """Return the first rows with a prefix behind a key, ascending."""
+
+    @abstractmethod
     async def aclose(self) -> None:
         """Release everything; idempotent. A later call opens the store again."""
+
+
+def above(prefix: str) -> str | None:
+    """Return the least text above all that begin with a prefix, by code points; None when there is none."""
+    for at in range(len(prefix) - 1, -1, -1):
+        code = ord(prefix[at]) + 1
+        if code <= sys.maxunicode:
+            return prefix[:at] + chr(0xE000 if code == 0xD800 else code)
+    return None
 
 
 def _read(key: str, data: Any, metadata: Any, created_at: Any, updated_at: Any, revision: Any) -> KVEntry:
@@ -142,6 +170,9 @@ class InMemoryKV(KVHome):
         self._rows: dict[str, tuple[str, str | None, int, int, str]] = {}
         self._lock = threading.Lock()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self._rows)} keys)"
+
     async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
         return self._rows.get(key)
 
@@ -162,47 +193,10 @@ class InMemoryKV(KVHome):
     async def _delete(self, key: str) -> bool:
         return self._rows.pop(key, None) is not None
 
+    async def _list(self, prefix: str, after: str, limit: int) -> Sequence[Row]:
+        with self._lock:
+            keys = nsmallest(limit, (key for key in self._rows if key > after and key.startswith(prefix)))
+            return [(key, *self._rows[key]) for key in keys]
+
     async def aclose(self) -> None:
         """Do nothing: what is stored stays as long as the object."""
-
-
-class OneLoop:
-    """A handle on a server: its sockets belong to one event loop of one process."""
-
-    def __init__(self) -> None:
-        self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
-        #: Two event loops run in two threads.
-        self._guard = threading.Lock()
-
-    def _own(self) -> bool:
-        """Return whether the handle is open here; if not, it belongs to the running event loop from now on.
-
-        What an event loop left open that ended is forgotten: nobody can close its sockets in order any more.
-        """
-        here = (os.getpid(), asyncio.get_running_loop())
-        with self._guard:
-            owner, self._owner = self._owner, here
-            if owner is not None and owner != here:
-                if owner[0] != here[0]:
-                    self._owner = owner
-                    raise HandleError(
-                        "this handle was opened before os.fork(): both processes would use the same sockets",
-                        options=("close it before os.fork() and open the store in the child process",),
-                    )
-                if not owner[1].is_closed():
-                    self._owner = owner
-                    raise HandleError(
-                        "this handle belongs to another event loop",
-                        options=("open one handle per event loop",),
-                    )
-            return owner == here
-
-    def _disown(self) -> bool:
-        """Let go of the handle; return whether there is something to close."""
-        owner = self._owner
-        if owner is None or owner[0] != os.getpid() or owner[1].is_closed():
-            self._owner = None
-            return False
-        self._own()  # refuses to close what belongs to another event loop
-        self._owner = None
-        return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import unquote_plus
+from urllib.parse import quote, unquote_plus
 
 from acms.errors import ConfigurationError
 from acms.model import Durability
@@ -33,6 +33,44 @@ def without_password(url: str) -> str:
     return _PASSWORD.sub(
         lambda found: f"{found['option']}…" if found["option"] else f"{found['user']}:…@", url
     )
+
+
+_FILE = re.compile(r"(?:sqlite:/{0,2})?(?!\w+://)(.+\.(?:db|sqlite3?))", re.IGNORECASE)
+_DRIVER = re.compile(r"(sqlite|postgresql|postgres)\+\w+(://.*)", re.DOTALL)
+
+
+def refuse_mistakes(url: str, forms: tuple[str, ...]) -> None:
+    """Raise `ConfigurationError` for what is often given in place of a URL, with what was probably meant first."""
+    shown = without_password(url)
+    said, meant = f"{shown!r} is no URL of a store", ""
+    if ":memory:" in url:
+        said, meant = "a store in memory is named memory://", "memory://"
+    elif found := _DRIVER.fullmatch(url):
+        meant = without_password(f"{found[1]}{found[2]}")
+        said = f"a URL that begins with {url.partition(':')[0]!r} names a driver, not a store"
+    elif not url.startswith("sqlite:///") and (found := _FILE.fullmatch(url)):
+        file = found[1].replace("\\", "/").removeprefix("./")
+        said, meant = f"{shown!r} is a file, not the URL of one", f"sqlite:///{quote(file, safe='/:')}"
+    elif url.startswith(("http://", "https://")):
+        said = f"{shown!r} is a service, not a store"
+        meant = f"acms.client.Client({shown!r})"
+    elif url.startswith("memory://") and url.removeprefix("memory://").partition("?")[0]:
+        said = "memory:// has no name: every store in memory is its own, gone with the object"
+        meant = "open it once, and hand that object to whoever shares it"
+    if meant:
+        raise ConfigurationError(said, options=(meant, *(one for one in forms if one != meant)))
+
+
+def refuse_options(url: str, given: Mapping[str, str], *names: str, **choices: tuple[str, ...]) -> None:
+    """Raise `ConfigurationError` for an option that a URL of this kind does not have, or a value it has not."""
+    for name, value in given.items():
+        allowed = choices.get(name)
+        if allowed is not None and value not in allowed:
+            said = f"{name} must be {' or '.join(allowed)}, not {value!r}"
+            raise ConfigurationError(f"{without_password(url)!r}: {said}")
+        if allowed is None and name not in names:
+            known = ", ".join([*names, *choices])
+            raise ConfigurationError(f"{without_password(url)!r}: there is no option {name!r}, only {known}")
 
 
 def postgres(url: str) -> PostgresUrl:

@@ -8,6 +8,7 @@ one it was read under (rule 2.1). What is missing is read in runs.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,6 +27,7 @@ from acms.model import (
 from acms.ports import HasRecords, StorageBackend
 from acms.storage import append_rules, handles
 from acms.storage.append_rules import Read
+from acms.storage.sessions import sessions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,6 +56,9 @@ class WrapperStorage:
         if isinstance(inner, HasRecords):  # else the wrapper must not look as if it could
             self.record, self.put_record = inner.record, inner.put_record
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r})"
+
     @property
     def durability(self) -> Durability:
         """What an acknowledged append survives: a server says so when the handle is opened."""
@@ -71,6 +76,7 @@ class WrapperStorage:
     create = _inside(StorageBackend.create)
     context = _inside(StorageBackend.context)
     contexts = _inside(StorageBackend.contexts)
+    sessions = sessions
     settings = _inside(StorageBackend.settings)
     head = _inside(StorageBackend.head)
     append = _inside(StorageBackend.append)
@@ -133,6 +139,8 @@ class CachedStorage(WrapperStorage):
     def __init__(self, inner: StorageBackend, *, max_bytes: int = 64 * 1024 * 1024) -> None:
         super().__init__(inner)
         self.max_bytes = max_bytes
+        #: Held while lines are changed: several event loops run in several threads.
+        self._lock = threading.Lock()
         self._lines: OrderedDict[str, _Line] = OrderedDict()
         self._bytes = 0
         self._hits = 0
@@ -200,14 +208,15 @@ class CachedStorage(WrapperStorage):
         return [found.get(id) for id in ids]
 
     def _line(self, context: str, head: Head) -> _Line:
-        line = self._lines.get(context)
-        if line is None or line.epoch != head.epoch:
-            if line is not None:
-                self._bytes -= line.bytes
-                line.dropped = True
-            line = self._lines[context] = _Line(head.epoch)
-        self._lines.move_to_end(context)
-        return line
+        with self._lock:
+            line = self._lines.get(context)
+            if line is None or line.epoch != head.epoch:
+                if line is not None:
+                    self._bytes -= line.bytes
+                    line.dropped = True
+                line = self._lines[context] = _Line(head.epoch)
+            self._lines.move_to_end(context)
+            return line
 
     async def _replacing(self, context: str, head: Head, line: _Line) -> list[Entry]:
         """Return the replacing entries up to a head, or more: those that came since are read behind the known ones."""
@@ -260,25 +269,27 @@ class CachedStorage(WrapperStorage):
         return found
 
     def _keep(self, line: _Line, entries: Sequence[Entry], where: dict[int, Entry]) -> None:
-        # Two readers may miss the same run.
-        new = [entry for entry in entries if entry.version not in line.entries and entry.version not in where]
-        where.update({entry.version: entry for entry in new})
-        if where is line.entries:
-            new = [entry for entry in new if line.single.pop(entry.version, None) is None]
-        size = sum(_ENTRY_BYTES + len(entry.content) * (2 if entry.parts else 1) for entry in new)
-        if not line.dropped:
-            line.bytes += size
-            self._bytes += size
+        with self._lock:  # two readers may miss the same run
+            new = [one for one in entries if one.version not in line.entries and one.version not in where]
+            where.update({entry.version: entry for entry in new})
+            if where is line.entries:
+                new = [entry for entry in new if line.single.pop(entry.version, None) is None]
+            size = sum(_ENTRY_BYTES + len(entry.content) * (2 if entry.parts else 1) for entry in new)
+            if not line.dropped:
+                line.bytes += size
+                self._bytes += size
 
     def _evict(self) -> None:
-        while self._bytes > self.max_bytes and self._lines:
-            _, line = self._lines.popitem(last=False)
-            self._bytes -= line.bytes
-            line.bytes = 0
-            line.dropped = True
+        with self._lock:
+            while self._bytes > self.max_bytes and self._lines:
+                _, line = self._lines.popitem(last=False)
+                self._bytes -= line.bytes
+                line.bytes = 0
+                line.dropped = True
 
 
-_METHODS = [name for name in vars(WrapperStorage) if name[0] != "_" and name not in ("aclose", "durability")]
+_UNCOUNTED = ("aclose", "durability", "sessions")
+_METHODS = [name for name in vars(WrapperStorage) if name[0] != "_" and name not in _UNCOUNTED]
 
 
 _RECORDS = ("record", "put_record")

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from acms.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from acms.testing.embedder import EmbedderTests, HashEmbedder
     from acms.testing.kv import KVMemoryTests
@@ -46,8 +48,13 @@ def __getattr__(name: str) -> Any:
     room = _ROOMS.get(name)
     if room is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import pytest
-
+    try:
+        import pytest
+    except ImportError as missing:
+        raise ConfigurationError(
+            f"acms.testing.{name} is made of pytest tests, and {missing.name} is not installed",
+            options=("pip install pytest anyio hypothesis",),
+        ) from missing
     pytest.register_assert_rewrite(
         *(f"{__name__}.{one}" for one in (room, "logs", "jobs", "erasure", "vectors"))
     )

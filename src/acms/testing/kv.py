@@ -9,7 +9,7 @@ A store's own test file is five lines; the fixture gives every test a fresh, emp
                 yield store
 
 Optional: `takes_clock` with a store made with the fixture `clock`, and the fixtures `second` and `other_tenant`.
-What only a `CompareAndSetKV` can do is skipped for other stores.
+What only a `CompareAndSetKV` or a `ListingKV` can do is skipped for other stores.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pytest
 from acms.errors import ConflictError, ValidationError
 from acms.log.validation import KEY_CHARS, METADATA_BYTES, VALUE_BYTES, VALUE_DEPTH
 from acms.model import Json, KVEntry
-from acms.ports import CompareAndSetKV, KVMemory
+from acms.ports import CompareAndSetKV, KVMemory, ListingKV
 from acms.storage.kv import update_entry
 from acms.testing.logs import WHEN
 from acms.testing.storage import HOSTILE, ManualClock
@@ -158,6 +158,13 @@ class KVMemoryTests:
         """Return the store if it can compare and set."""
         if not isinstance(store, CompareAndSetKV):
             pytest.skip("this store cannot compare and set")
+        return store
+
+    @pytest.fixture
+    def listing(self, store: KVMemory) -> ListingKV:
+        """Return the store if it can say what it holds."""
+        if not isinstance(store, ListingKV):
+            pytest.skip("this store cannot list")
         return store
 
     # ── get, set, delete ────────────────────────────────────────────────────────────────────────────────────────────
@@ -397,6 +404,49 @@ class KVMemoryTests:
             await comparing.compare_and_set("a", 1, expect=expect)
         assert refused.value.field == "expect"
 
+    # ── list ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_keys_are_listed_in_order_page_by_page(self, listing: ListingKV) -> None:
+        """Pages of any size, of any prefix, are the keys that begin with it in the order of code points."""
+        keys = [
+            *("a", "a/", "a/1", "a/10", "a/2", "a0", "A/1", "a*", "a?", "a[b]", "a\\", "a^", "%", "_", "a%b", " "),
+            *("\u00e9", "e\u0301", "\ud7ff", "\ue000", "\uffff", "\U0001f9e0", "\U0001f9e0a", "\U0010ffff"),
+            "\U0010ffff\U0010ffff", "\u5317\u4eac/1",
+        ]  # fmt: skip
+        for key in keys:
+            await listing.set(key, {"key": key}, {"m": key})
+        for prefix in ["", *keys, "a[", "b", "\u5317"]:
+            wanted = sorted(key for key in keys if key.startswith(prefix))
+            for limit in (1, 3, 500):
+                found: list[KVEntry] = []
+                after: str | None = None
+                while True:
+                    page = await listing.list(prefix, after=after, limit=limit)
+                    found += page.entries
+                    assert len(page.entries) <= limit
+                    if page.next_after is None:
+                        break
+                    assert page.next_after == page.entries[-1].key
+                    after = page.next_after
+                assert [entry.key for entry in found] == wanted
+        for entry in (await listing.list()).entries:
+            assert entry == await listing.get(entry.key)
+
+    async def test_a_page_is_of_what_is_there(self, listing: ListingKV) -> None:
+        """Deleted keys are gone, a page may begin behind a key that never was, and bad input is refused."""
+        assert (await listing.list()).entries == ()
+        for key in ("a", "b", "c"):
+            await listing.set(key, 1)
+        await listing.delete("b")
+        page = await listing.list(after="aa", limit=1)
+        assert ([entry.key for entry in page.entries], page.next_after) == (["c"], None)
+        assert (await listing.list(after="c")).entries == ()
+        for wrong in ({"prefix": 1}, {"after": b"a"}, {"limit": 0}, {"limit": 501}, {"prefix": "\0"}):
+            given: dict[str, Any] = wrong
+            with pytest.raises(ValidationError) as refused:
+                await listing.list(**given)
+            assert refused.value.field in wrong
+
     # ── many at once ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_fifty_tasks_that_count_lose_nothing(self, comparing: CompareAndSetKV) -> None:
@@ -486,6 +536,8 @@ class KVMemoryTests:
         assert await store.get("a") == stored
         if isinstance(other_tenant, CompareAndSetKV):
             await _conflicts(other_tenant, "a", stored.revision)
+        if isinstance(other_tenant, ListingKV):
+            assert [entry.data for entry in (await other_tenant.list()).entries] == ["theirs"]
         assert await store.delete("a")
         found = await other_tenant.get("a")
         assert found is not None

@@ -37,8 +37,9 @@ from acms.log.read import active
 from acms.model import ANY, Append, Draft, Embedded, Expect, Head, JobDraft, Kind, Receipt, Seen, ToolCall
 from acms.observability.logging import log
 from acms.ports import StorageBackend
+from acms.runtime.loops import PerLoop
 from acms.session_state import SharedSession
-from acms.storage.handles import shared
+from acms.storage.handles import here
 from acms.write.episodes import Place, Tail, place, tail_of
 
 MERGE = 512
@@ -114,8 +115,8 @@ class WriteQueue:
 
     def __init__(self, storage: StorageBackend, context: str, entropy: Entropy) -> None:
         self._storage = storage
-        self._shared = shared(storage)
-        self._context = context
+        self._here = here(storage)
+        self.context = context
         self._entropy = entropy
         self._waiting: deque[AppendRequest] = deque()
         self._head: Head | None = None
@@ -231,7 +232,7 @@ class WriteQueue:
                 raise
             except ConflictError:
                 seen, self._head = self._head, None
-                log(logging.DEBUG, "append_conflict", context=self._context, requests=len(batch))
+                log(logging.DEBUG, "append_conflict", context=self.context, requests=len(batch))
                 try:
                     head, _ = await self._end_of_log()
                 except ACMSError as error:
@@ -257,7 +258,7 @@ class WriteQueue:
                 if not error.retryable or attempt >= retry.max_attempts or (unknown and not keyed):
                     raise
                 self._head = None
-                log(logging.WARNING, "append_retry", context=self._context, code=error.code, attempt=attempt)
+                log(logging.WARNING, "append_retry", context=self.context, code=error.code, attempt=attempt)
                 await asyncio.sleep(retry.delay(attempt, random.random()))
 
     async def _try(self, batch: Sequence[AppendRequest]) -> list[Delivered | None]:
@@ -281,7 +282,7 @@ class WriteQueue:
         jobs = await self._jobs(batch[-1].watch, head, placed)
         tail, seen = placed.tail, batch[0].seen
         op = Append(
-            context=self._context,
+            context=self.context,
             drafts=tuple([draft for drafts in placed.drafts for draft in drafts]),
             expect=Expect(
                 last_message=head.last_message if seen is ANY else seen,
@@ -291,7 +292,7 @@ class WriteQueue:
             tail=tail.to_json(),
             jobs=jobs,
         )
-        self._shared.appended = monotonic()
+        self._here.appended = monotonic()
         (result,) = await self._storage.append([op])
         if isinstance(result, ACMSError):
             raise result
@@ -302,7 +303,7 @@ class WriteQueue:
     async def _refuse_overtaken(self, request: AppendRequest, head: Head) -> None:
         """Raise `Overtaken` when a fact was appended after the version at which a rewrite was decided."""
         if request.decided not in (None, head.version) and await self._storage.read(
-            self._context, after=request.decided or 0, at=head.version, kinds=(Kind.FACT,), limit=1
+            self.context, after=request.decided or 0, at=head.version, kinds=(Kind.FACT,), limit=1
         ):
             raise Overtaken
 
@@ -332,7 +333,7 @@ class WriteQueue:
             if jobs:
                 placed.tail = replace(placed.tail, asked=head.tokens + _tokens(placed.drafts))
         if placed.reflects is not None:
-            jobs = (*jobs, requests.reflection(self._context, placed.reflects))
+            jobs = (*jobs, requests.reflection(self.context, placed.reflects))
         return jobs
 
     def _delivered(
@@ -346,7 +347,7 @@ class WriteQueue:
             silences = () if receipt.repeated else tuple(silent)
             asked = bool(jobs) and not receipt.repeated
             ended = asked and placed.reflects is not None
-            if ended and len(jobs) == 1 and self._context in self._shared.reflecting:
+            if ended and len(jobs) == 1 and self.context in self._here.reflecting:
                 asked = False  # whoever reflects on this log in this process sees it
             delivered.append(Delivered(drafts, receipt, start, silences, asked, ended))
             start += len(drafts)
@@ -365,7 +366,7 @@ class WriteQueue:
         """Return the compaction that an append shall ask for, in the same commit (decision 11)."""
         if self._policy is None or self._asks_again():
             known = await policy_levels.resolve(
-                self._storage, self._context, namespace=watch.namespace, service=watch.service
+                self._storage, self.context, namespace=watch.namespace, service=watch.service
             )
             self._policy, self._policy_until = known.policy, monotonic() + POLICY_SECONDS
         policy = self._policy
@@ -375,15 +376,15 @@ class WriteQueue:
         if not due(policy, total, total - tail.asked):
             return ()
         if self._hidden[:2] != (head.rewrites, head.epoch):
-            cover = await read.cover_at(self._storage, self._context, head, head.version)
-            _, tokens = await active(self._storage, self._context, head, head.version, cover)
+            cover = await read.cover_at(self._storage, self.context, head, head.version)
+            _, tokens = await active(self._storage, self.context, head, head.version, cover)
             self._hidden = (head.rewrites, head.epoch, head.tokens - tokens)
         if not due(policy, total - self._hidden[2], total - tail.asked):
             return ()
-        return (requests.compaction(self._context, watch.kind, policy, force=False),)
+        return (requests.compaction(self.context, watch.kind, policy, force=False),)
 
     async def _end_of_log(self) -> tuple[Head, Tail]:
-        head = await self._storage.head(self._context)
+        head = await self._storage.head(self.context)
         tail = Tail.from_json(head.tail) if head.tail else Tail()
         if not head.tail and head.messages:
             tail = await self._rebuild(head)
@@ -395,7 +396,7 @@ class WriteQueue:
         size = 64
         while True:
             entries = await self._storage.read(
-                self._context, at=head.version, kinds=(Kind.MESSAGE, Kind.EPISODE), newest=size
+                self.context, at=head.version, kinds=(Kind.MESSAGE, Kind.EPISODE), newest=size
             )
             turns = [entry.episode for entry in entries if entry.kind is Kind.MESSAGE and not entry.replaces]
             if len(entries) < size or (turns and turns[0] != turns[-1]):
@@ -406,7 +407,7 @@ class WriteQueue:
         """Fill in what a manual close covers."""
         size = max(16, 2 * tail.turns)
         while True:
-            entries = await self._storage.read(self._context, kinds=(Kind.MESSAGE,), newest=size)
+            entries = await self._storage.read(self.context, kinds=(Kind.MESSAGE,), newest=size)
             turns = [entry for entry in entries if not entry.replaces]
             own = [entry.version for entry in turns if entry.episode == tail.episode]
             if len(own) >= tail.turns or len(entries) < size:
@@ -434,8 +435,8 @@ def _fail(batch: Sequence[AppendRequest], error: BaseException) -> None:
 
 
 def write_queue(storage: StorageBackend, context: str, entropy: Entropy) -> WriteQueue:
-    """Return the write queue of a context, the same for every session of this process on this handle."""
-    queues = shared(storage).write_queues
+    """Return the write queue of a context, the same for every session on this handle in the running event loop."""
+    queues = here(storage).write_queues
     queue = queues.get(context)
     if queue is None:
         queue = queues[context] = WriteQueue(storage, context, entropy)
@@ -447,23 +448,27 @@ class Writer:
 
     def __init__(self, shared: SharedSession) -> None:
         self._shared = shared
-        self._queue: WriteQueue | None = None
+        #: Kept, so that what they remember of the end of the log is.
+        self._queues: PerLoop[WriteQueue] = PerLoop()
 
     def post(self, context: str, request: AppendRequest) -> Coroutine[Any, Any, Delivered | None]:
         """Append what a request holds; None when there was no open episode to close."""
-        if self._queue is None:
-            self._queue = write_queue(self._shared.handle, context, os.urandom)
-        return self._queue.post(request)
+        queue = self._queues.get()
+        if queue is None or queue.context != context:
+            queue = write_queue(self._shared.handle, context, os.urandom)
+            self._queues.set(queue)
+        return queue.post(request)
 
     def forget_policy(self, context: str) -> None:
         """Let the next append ask for the policy again."""
         write_queue(self._shared.handle, context, os.urandom).forget_policy()
 
     async def idle(self) -> None:
-        """Wait until everything that was posted is delivered."""
-        if self._queue is not None:
-            await self._queue.idle()
-            self._queue = None
+        """Wait until everything that was posted in this event loop is delivered."""
+        queue = self._queues.get()
+        if queue is not None:
+            await queue.idle()
+            self._queues.pop()
 
     def note(self, context: str, delivered: Delivered) -> bool:
         """Hand new entries to the index; return whether there is more to do that takes time."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from acms.errors import ACMSError, ConfigurationError, MissingExtraError, VectorsUnavailableError
 from acms.observability.logging import log
+from acms.runtime.loops import PerLoop
 
 READ = 1_000
 """Rows of one call that reads or deletes."""
@@ -63,8 +64,8 @@ class Chroma:
         self._make = None if client is not None else partial(_client, path, url, timeout)
         self._opens_in = OPENING if url is None else timeout
         self._client: Any = client
-        self._opening = asyncio.Lock()
-        self._permits = asyncio.Semaphore(AT_ONCE)
+        self._opening: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
+        self._permits: PerLoop[asyncio.Semaphore] = PerLoop(lambda: asyncio.Semaphore(AT_ONCE))
         self._not_before = float("-inf")
         self._collections: dict[str, Any] = {}
 
@@ -104,7 +105,7 @@ class Chroma:
             raise VectorsUnavailableError
         try:
             if self._client is None and self._make is not None:
-                async with self._opening:
+                async with self._opening.here():
                     if self._client is None:
                         await self._thread(_loaded, OPENING)
                         self._client = await self._thread(self._make, self._opens_in, late=_close)
@@ -123,9 +124,10 @@ class Chroma:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
+        permits = self._permits.here()
 
         def done(settle: Callable[[], None]) -> None:
-            self._permits.release()
+            permits.release()
             if not future.done():
                 settle()
 
@@ -144,7 +146,7 @@ class Chroma:
                 return
 
         async with asyncio.timeout(seconds):
-            await self._permits.acquire()
+            await permits.acquire()
             threading.Thread(target=run, name="acms-chroma", daemon=True).start()
             return await future
 

@@ -17,7 +17,7 @@ import struct
 from base64 import b64encode
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import groupby
@@ -33,6 +33,7 @@ from acms.log.validation import name
 from acms.model import Context, ContextQuery, Derived, Entry, Hit, Json, Kind, Search, State
 from acms.observability.logging import log
 from acms.ports import StorageBackend
+from acms.runtime.loops import PerLoop
 from acms.storage import append_rules
 from acms.storage.chroma import client as chroma_client
 from acms.storage.chroma.client import READ, Chroma, Record, code
@@ -67,6 +68,14 @@ class _Vector(NamedTuple):
     values: NDArray[np.float32]
 
 
+@dataclass(slots=True)
+class _Outgoing:
+    """What is on its way to Chroma in one event loop, and who brings it."""
+
+    queue: deque[tuple[str, Sequence[Derived]]] = field(default_factory=deque)
+    pump: asyncio.Task[None] | None = None
+
+
 class ChromaVectors(WrapperStorage):
     """Keeps the bytes of vectors in Chroma and everything else in the store inside.
 
@@ -94,8 +103,7 @@ class ChromaVectors(WrapperStorage):
             client, path=path, url=url, collection=collection, timeout=timeout, backoff=backoff
         )
         self._contexts: dict[str, Context] = {}
-        self._queue: deque[tuple[str, Sequence[Derived]]] = deque()
-        self._pump: asyncio.Task[None] | None = None
+        self._loops: PerLoop[_Outgoing] = PerLoop(_Outgoing)
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -108,29 +116,31 @@ class ChromaVectors(WrapperStorage):
             cards_only = all(row.space == index_record.SPACE for row in rows)
             if cards_only or (not self._busy and all(_values(row) is None for row in rows)):
                 return await self.inner.put_derived(context, rows, wait=False)
-            if len(self._queue) >= QUEUED:
+            outgoing = self._loops.here()
+            if len(outgoing.queue) >= QUEUED:
                 self._dropped(context, len(rows), "QUEUE_FULL")
                 return 0
-            self._queue.append((context, rows))
+            outgoing.queue.append((context, rows))
             if not self._busy:
-                self._pump = asyncio.get_running_loop().create_task(self._run())
+                outgoing.pump = asyncio.get_running_loop().create_task(self._run(outgoing.queue))
             return len(rows)
         await self._drained()
         return await self._put(context, rows, wait=True)
 
     @property
     def _busy(self) -> bool:
-        return self._pump is not None and not self._pump.done()
+        pump = self._loops.here().pump
+        return pump is not None and not pump.done()
 
     async def _drained(self) -> None:
-        while self._pump is not None and self._busy:
-            await asyncio.wait([self._pump])
+        while (pump := self._loops.here().pump) is not None and not pump.done():
+            await asyncio.wait([pump])
 
-    async def _run(self) -> None:
-        while self._queue:
-            context, rows = self._queue.popleft()
-            while self._queue and self._queue[0][0] == context and len(rows) < WRITE:
-                rows = [*rows, *self._queue.popleft()[1]]
+    async def _run(self, queue: deque[tuple[str, Sequence[Derived]]]) -> None:
+        while queue:
+            context, rows = queue.popleft()
+            while queue and queue[0][0] == context and len(rows) < WRITE:
+                rows = [*rows, *queue.popleft()[1]]
             try:
                 await self._put(context, rows, wait=False)
             except Exception as error:

@@ -10,15 +10,17 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from acms.errors import ConfigurationError, ConflictError, ValidationError
 from acms.log import validation
-from acms.model import Json, KVEntry
-from acms.ports import CompareAndSetKV, KVMemory
+from acms.model import Json, KVEntry, KVPage
+from acms.ports import CompareAndSetKV, KVMemory, ListingKV
 from acms.runtime.lazy import lazily
+from acms.storage import urls
 from acms.storage.kv_home import InMemoryKV, KVHome
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ __all__ = [
     "InMemoryKV",
     "KVEntry",
     "KVMemory",
+    "KVPage",
+    "ListingKV",
     "PostgresKV",
     "RedisKV",
     "SQLiteKV",
@@ -108,8 +112,11 @@ def _turn(store: KVMemory, key: str) -> asyncio.Lock:
         return locks.setdefault((id(store), key), asyncio.Lock())
 
 
-def open_kv(url: str) -> KVHome:
-    """Return a handle on the key-value memory a URL names; it is opened by its first use.
+_FORMS = ("memory://", "sqlite:///file.db", "postgresql://host/database", "redis://host:6379/0")
+
+
+def open_kv(url: str | Path) -> KVHome:
+    """Return a handle on the key-value memory a URL names; it is opened by its first use. A `Path` is a SQLite file.
 
         memory://                                      gone with the object
         sqlite:///pins.db                              a file; the file of a log store will do
@@ -119,6 +126,15 @@ def open_kv(url: str) -> KVHome:
 
     `ConfigurationError` for anything else.
     """
+    if isinstance(url, Path):
+        from acms.storage.sqlite.kv import SQLiteKV
+
+        return SQLiteKV(url)
+    if not isinstance(url, str):
+        raise ConfigurationError(
+            f"a key-value memory is named by a URL or a Path, not by {type(url).__name__}", options=_FORMS
+        )
+    urls.refuse_mistakes(url, _FORMS)
     scheme, _, rest = url.partition("://")
     try:
         if scheme == "memory":
@@ -160,7 +176,7 @@ def open_kv(url: str) -> KVHome:
         ) from error
     raise ConfigurationError(
         f"{_without_password(url)} does not name a key-value memory",
-        options=("memory://", "sqlite:///file.db", "postgresql://host/database", "redis://host:6379/0"),
+        options=_FORMS,
     )
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from acms.errors import (
     ACMSError,
     ConfigurationError,
     CorruptRecordError,
+    HandleError,
     MissingExtraError,
     StorageBusyError,
     StorageError,
@@ -21,7 +24,8 @@ from acms.errors import (
 )
 from acms.log.encoding import Entropy
 from acms.log.validation import text, whole
-from acms.storage.kv_home import Clock, How, KVHome, OneLoop, utc_now
+from acms.runtime.loops import PerLoop
+from acms.storage.kv_home import Clock, How, KVHome, Row, utc_now
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -55,7 +59,7 @@ A call whose answer was lost may be sent again: what it finds of itself is as ex
 """
 
 
-class RedisKV(KVHome, OneLoop):
+class RedisKV(KVHome):
     """Key-value memory on a Redis server (extra `redis`).
 
     The key `profile` is the hash `acms:kv:profile`; `prefix` keeps applications, and tenants, apart. With
@@ -77,7 +81,6 @@ class RedisKV(KVHome, OneLoop):
         clock: Clock = utc_now,
         entropy: Entropy = os.urandom,
     ) -> None:
-        OneLoop.__init__(self)
         self.prefix = text(prefix, "prefix", limit=255)
         self.ttl_seconds = (
             None if ttl_seconds is None else whole(ttl_seconds, "ttl_seconds", least=1, most=2**31)
@@ -87,9 +90,15 @@ class RedisKV(KVHome, OneLoop):
         self._timeout = timeout_seconds
         self._clock = clock
         self._entropy = entropy
-        self._client: Redis | None = None
-        self._script: Any = None
+        self._pid = 0
+        #: A client and its script for each event loop, to which its sockets belong.
+        self._clients: PerLoop[tuple[Redis, Any]] = PerLoop(self._client)
         self._connect()  # says at once what is wrong with the URL; nothing is connected before the first call
+
+    def __repr__(self) -> str:
+        place = urlsplit(self._url)
+        host = f"{place.hostname or ''}{f':{place.port}' if place.port else ''}"
+        return f"{type(self).__name__}({f'{place.scheme}://{host}{place.path}'!r}, prefix={self.prefix!r})"
 
     def _connect(self) -> Redis:
         try:
@@ -120,16 +129,25 @@ class RedisKV(KVHome, OneLoop):
             ) from error
         return Redis.from_pool(pool)
 
-    def _open(self) -> Redis:
-        if not self._own() or self._client is None:
-            self._client = self._connect()
-            self._script = self._client.register_script(_PUT)
-        return self._client
+    def _client(self) -> tuple[Redis, Any]:
+        client = self._connect()
+        return client, client.register_script(_PUT)
+
+    def _open(self) -> tuple[Redis, Any]:
+        """Return the client of the running event loop; refuse those of another process."""
+        if self._pid != os.getpid():
+            if self._clients.all():
+                raise HandleError(
+                    "this handle was opened before os.fork(): both processes would use the same sockets",
+                    options=("close it before os.fork() and open the store in the child process",),
+                )
+            self._pid = os.getpid()
+        return self._clients.here()
 
     async def _ask(self, key: str, call: Callable[[Redis], Awaitable[T]], *, again: bool = True) -> T:
         from redis.exceptions import ConnectionError
 
-        client = self._open()
+        client, _ = self._open()
         async with _Asking(key, self._timeout):
             try:
                 return await call(client)
@@ -141,13 +159,7 @@ class RedisKV(KVHome, OneLoop):
             return await call(client)
 
     async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
-        async def read(client: Redis) -> tuple[Any, Any, Any, Any, Any] | None:
-            data, metadata, created_at, updated_at, revision = await client.hmget(self.prefix + key, _FIELDS)
-            if data is None:
-                return None
-            return data, metadata or None, int(created_at or ""), int(updated_at or ""), revision
-
-        return await self._ask(key, read)
+        return await self._ask(key, lambda client: _fields(client, self.prefix + key))
 
     async def _put(self, how: How, values: Mapping[str, Any]) -> tuple[Any, Any] | None:
         given = (
@@ -156,7 +168,7 @@ class RedisKV(KVHome, OneLoop):
         )  # fmt: skip
 
         async def write(client: Redis) -> tuple[Any, Any] | None:
-            times = await self._script(keys=[self.prefix + values["key"]], args=given, client=client)
+            times = await self._open()[1](keys=[self.prefix + values["key"]], args=given, client=client)
             return None if times is None else (int(times[0]), int(times[1]))
 
         return await self._ask(values["key"], write)
@@ -167,12 +179,40 @@ class RedisKV(KVHome, OneLoop):
 
         return await self._ask(key, remove, again=False)
 
+    async def _list(self, prefix: str, after: str, limit: int) -> Sequence[Row]:
+        """Look through all keys of the server: it keeps them in no order."""
+        start = self.prefix + prefix
+
+        async def look(client: Redis) -> list[Row]:
+            found = {key async for key in client.scan_iter(match=_literal(start) + "*", count=1000)}
+            rows: list[Row] = []
+            for key in sorted(key for key in found if key > self.prefix + after):
+                row = await _fields(client, key)
+                if row is not None:  # else deleted since
+                    rows.append((key.removeprefix(self.prefix), *row))
+                if len(rows) == limit:
+                    break
+            return rows
+
+        return await self._ask(prefix, look)
+
     async def aclose(self) -> None:
-        """Close the connections; idempotent. A later call opens them again."""
-        client, open_here = self._client, self._disown()
-        self._client = self._script = None
-        if client is not None and open_here:
-            await client.aclose()
+        """Close the connections of the running event loop; idempotent. A later call opens them again."""
+        found = self._clients.pop() if self._pid == os.getpid() else None
+        if found is not None:
+            await found[0].aclose()
+
+
+async def _fields(client: Redis, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
+    data, metadata, created_at, updated_at, revision = await client.hmget(key, _FIELDS)
+    if data is None:
+        return None
+    return data, metadata or None, int(created_at or ""), int(updated_at or ""), revision
+
+
+def _literal(text: str) -> str:
+    """Return a pattern that matches a text and nothing else."""
+    return re.sub(r"[*?[\]^\\-]", r"\\\g<0>", text)
 
 
 _REPEAT = "repeat the call"

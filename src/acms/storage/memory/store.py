@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
+from functools import wraps
+from types import CoroutineType
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log.encoding import Entropy, context_id, genesis, locate, seal, verify
+from acms.log.read import INNER
 from acms.log.validation import name
 from acms.model import (
     EMPTY,
@@ -40,6 +45,23 @@ from acms.model import (
 )
 from acms.storage import append_rules, handles, records, search
 from acms.storage.append_rules import Read
+from acms.storage.sessions import contains, sessions
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _alone(
+    method: Callable[Concatenate[MemoryStorage, P], CoroutineType[Any, Any, R]],
+) -> Callable[Concatenate[MemoryStorage, P], CoroutineType[Any, Any, R]]:
+    """Return a method that runs when no other thread is in the store; it awaits nothing but others of the store."""
+
+    @wraps(method)
+    async def call(self: MemoryStorage, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self.lock:
+            return await method(self, *args, **kwargs)
+
+    return call
 
 
 class JobQueue:
@@ -198,8 +220,13 @@ class MemoryStorage:
         self._entropy = entropy
         self._logs: dict[str, Log] = {}
         self._jobs = JobQueue(clock)
+        #: Held by whoever reads or writes: several event loops run in several threads.
+        self.lock = threading.RLock()
         #: One record per erasure or expiry.
         self.audit: list[Mapping[str, Json]] = []
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self._logs)} contexts, tenant={self.tenant!r})"
 
     async def __aenter__(self) -> MemoryStorage:
         """Use the store in a block."""
@@ -222,6 +249,7 @@ class MemoryStorage:
                 return context
         return None
 
+    @_alone
     async def create(self, context: ContextDraft) -> Context:
         """Create a context, or return the live one with the same namespace and key."""
         if context.key is not None:
@@ -267,6 +295,7 @@ class MemoryStorage:
         )
         return replace(new, root=source.context.root, parent=parent, fork=at, lineage=lineage), head
 
+    @_alone
     async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
         """Return a context by its id or by the key of a live one."""
         found = self._by_key(namespace, id_or_key)
@@ -276,6 +305,7 @@ class MemoryStorage:
             raise SessionNotFoundError(f"no session or context is named {id_or_key!r}")
         return found
 
+    @_alone
     async def contexts(self, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
         ids = list(self._logs)
@@ -289,11 +319,16 @@ class MemoryStorage:
             if (query.namespace is None or context.namespace == query.namespace)
             and (query.parent is None or context.parent == query.parent)
             and (query.root is None or context.root == query.root)
+            and not (query.spoken and context.key in INNER)
+            and (not query.where or contains(context.settings, query.where))
             and (query.deleted or context.deleted_at is None)
         ]
         shown = tuple(found[: query.limit])
         return Page(items=shown, next_after=shown[-1].id if len(found) > query.limit else None)
 
+    sessions = sessions
+
+    @_alone
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""
         found = self._log(context, deleted=True)
@@ -335,6 +370,7 @@ class MemoryStorage:
         entry = found.entries[place[1] - found.first]
         return entry if entry.id == id else None
 
+    @_alone
     async def head(self, context: str) -> Head:
         """Return where the log stands."""
         return self._head(self._log(context))
@@ -343,6 +379,7 @@ class MemoryStorage:
         root = self._logs[found.context.root]
         return replace(found.head, epoch=root.epoch, derived=root.seq)
 
+    @_alone
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         """Append; each operation is atomic on its own."""
         results: list[Receipt | ACMSError] = []
@@ -412,6 +449,7 @@ class MemoryStorage:
             self.durability,
         )
 
+    @_alone
     async def read(
         self,
         context: str,
@@ -443,12 +481,14 @@ class MemoryStorage:
         runs = append_rules.segments(found.context.id, found.context.lineage, first, last)
         return [(self._logs[owner], low, high) for owner, low, high in runs]
 
+    @_alone
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, None for what does not exist."""
         return [self._get(id) for id in ids]
 
     # ── erasing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @_alone
     async def blank(
         self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
     ) -> int:
@@ -489,6 +529,7 @@ class MemoryStorage:
         one.derived = {place: row for place, row in one.derived.items() if row.version not in versions}
         self._jobs.forget(tree, {entry.id for entry in gone})
 
+    @_alone
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
         """Return what is still held of erased entries beside the log; there are no bytes to be searched for texts."""
         found: list[str] = []
@@ -506,6 +547,7 @@ class MemoryStorage:
 
     # ── derived rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @_alone
     async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
         """Store derived rows; those of blanked versions are dropped."""
         found = self._log(context)
@@ -518,6 +560,7 @@ class MemoryStorage:
                     one.derived[row.space, row.version, row.part] = replace(row, seq=root.seq)
         return root.seq - before
 
+    @_alone
     async def derived(
         self, context: str, space: str, *, after: int = 0, at: int | None = None
     ) -> list[Derived]:
@@ -532,10 +575,12 @@ class MemoryStorage:
         ]
         return sorted(rows, key=lambda row: row.seq)
 
+    @_alone
     async def spaces(self, context: str) -> list[str]:
         """Return the names of the spaces in which a context has derived rows of its own."""
         return sorted({space for space, _, _ in self._log(context).derived})
 
+    @_alone
     async def missing(
         self, space: str, *, context: str | None = None, limit: int, after: int = 0
     ) -> list[tuple[str, int]]:
@@ -560,11 +605,13 @@ class MemoryStorage:
 
     # ── records ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @_alone
     async def record(self, context: str, name: str) -> Record | None:
         """Return the record a context itself has under a name."""
         named, found = records.named(name), self._log(context)
         return records.read(context, named, *found.records[named]) if named in found.records else None
 
+    @_alone
     async def put_record(self, context: str, name: str, data: Mapping[str, Json], *, rev: int) -> Record:
         """Store a record if it is still at `rev`."""
         named, text, found = records.named(name), records.written(data, rev), self._log(context)
@@ -580,35 +627,41 @@ class MemoryStorage:
 
     async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
         """Write a context verbatim; resumes after the last stored version."""
-        found = self._restored(context)
+        with self.lock:
+            found = self._restored(context)
         async for entry in entries:
-            if entry.context != context.id or entry.version < found.first:
-                raise CorruptRecordError(f"version {entry.version} does not belong to {context.id}")
-            if entry.version <= found.head.version:
-                if entry.version == found.head.version and entry.chain != found.head.chain:
-                    raise ConflictError(f"{context.id} holds another log")
-                continue
-            same = [other for other in found.entries[-1000:] if other.batch == entry.batch]
-            before = found.entries[-len(same) - 1].chain if len(found.entries) > len(same) else found.start
-            for version, wrong in verify([*same, entry], head=before, version=entry.version - len(same) - 1):
-                raise CorruptRecordError(f"version {version} of {context.id}: {wrong}")
-            messages, tokens, rewrites = append_rules.counts([entry])
-            found.entries.append(entry)
-            if entry.key is not None:
-                found.keys[entry.key] = entry.version
-            found.head = replace(
-                found.head,
-                version=entry.version,
-                messages=found.head.messages + messages,
-                tokens=found.head.tokens + tokens,
-                last_message=entry.id if messages else found.head.last_message,
-                rewrites=found.head.rewrites + rewrites,
-                chain=entry.chain,
-                tail=EMPTY,
-            )
-            if entry.state is not State.LIVE:
-                root = self._logs[context.root]
-                root.epoch = max(root.epoch, 1)
+            with self.lock:
+                self._restore(found, entry)
+
+    def _restore(self, found: Log, entry: Entry) -> None:
+        context = found.context
+        if entry.context != context.id or entry.version < found.first:
+            raise CorruptRecordError(f"version {entry.version} does not belong to {context.id}")
+        if entry.version <= found.head.version:
+            if entry.version == found.head.version and entry.chain != found.head.chain:
+                raise ConflictError(f"{context.id} holds another log")
+            return
+        same = [other for other in found.entries[-1000:] if other.batch == entry.batch]
+        before = found.entries[-len(same) - 1].chain if len(found.entries) > len(same) else found.start
+        for version, wrong in verify([*same, entry], head=before, version=entry.version - len(same) - 1):
+            raise CorruptRecordError(f"version {version} of {context.id}: {wrong}")
+        messages, tokens, rewrites = append_rules.counts([entry])
+        found.entries.append(entry)
+        if entry.key is not None:
+            found.keys[entry.key] = entry.version
+        found.head = replace(
+            found.head,
+            version=entry.version,
+            messages=found.head.messages + messages,
+            tokens=found.head.tokens + tokens,
+            last_message=entry.id if messages else found.head.last_message,
+            rewrites=found.head.rewrites + rewrites,
+            chain=entry.chain,
+            tail=EMPTY,
+        )
+        if entry.state is not State.LIVE:
+            root = self._logs[context.root]
+            root.epoch = max(root.epoch, 1)
 
     def _restored(self, context: Context) -> Log:
         found = self._logs.get(context.id)
@@ -632,6 +685,7 @@ class MemoryStorage:
         found = self._logs[context.id] = Log(context, head, start=head.chain)
         return found
 
+    @_alone
     async def search(self, query: Search) -> list[Hit]:
         """Search facts, summaries and marked messages across the live contexts of a namespace."""
         rows: list[tuple[str, int, str, str, str]] = []
@@ -650,18 +704,22 @@ class MemoryStorage:
 
     # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @_alone
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
         """Take due jobs, oldest first."""
         return self._jobs.claim(kinds, lease, limit)
 
+    @_alone
     async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
         """Prolong a lease."""
         return self._jobs.extend(lease, by)
 
+    @_alone
     async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
         """End an attempt that has no effect on the log."""
         return self._jobs.settle(lease, outcome)
 
+    @_alone
     async def jobs(self, query: JobQuery) -> Page[Job]:
         """List jobs, newest first."""
         return self._jobs.page(query)

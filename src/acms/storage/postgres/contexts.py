@@ -7,6 +7,7 @@ from typing import Any
 
 from acms.errors import ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log.encoding import context_id, dump, genesis, load_mapping, micros, verify
+from acms.log.read import INNER
 from acms.log.validation import name
 from acms.model import Context, ContextDraft, ContextQuery, Entry, Head, Json, Kind, Page, State
 from acms.storage import append_rules
@@ -117,8 +118,10 @@ class Contexts:
             if not rows:
                 raise SessionNotFoundError(f"no context has the id {query.after!r}")
             after = rows[0][0]
-        values = {"namespace": query.namespace, "parent": query.parent, "root": query.root}
+        values: dict[str, Any] = {"namespace": query.namespace, "parent": query.parent, "root": query.root}
         values |= {"deleted": query.deleted, "after": after, "limit": query.limit + 1}
+        values["inner"] = list(INNER) if query.spoken else None
+        values["where"] = dump(dict(query.where)) if query.where else None
         tree = "contexts" if query.root is None else "contexts_of_root"
         way = tree if query.parent is None else "contexts_of_parent"
         found = [read_context(row) for row in await self._db.one(way, values)]

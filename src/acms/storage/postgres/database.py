@@ -16,6 +16,7 @@ from acms.errors import ACMSError, ConfigurationError, SessionNotFoundError, Val
 from acms.log.encoding import Entropy, entry_id, load_mapping
 from acms.log.validation import name
 from acms.model import Durability, Head, Kind
+from acms.runtime.loops import PerLoop
 from acms.storage import append_rules
 from acms.storage.kv_home import Clock, utc_now
 from acms.storage.postgres.migrate import check
@@ -81,7 +82,7 @@ class Database:
         commit = _COMMIT[durability] if durability else ""
         seconds = pool.statement_seconds if statement_seconds is None else statement_seconds
         self._preamble = (self.tenant, str(max(1, int(seconds * 1000))), commit)  # 0 would be for ever
-        self._opening: asyncio.Task[None] | None = None
+        self._opening: PerLoop[asyncio.Task[None]] = PerLoop()
         self.opened = False
 
     # ── opening and closing ─────────────────────────────────────────────────────────────────────────────────────────
@@ -91,10 +92,11 @@ class Database:
         self.pool.bind()
         if self.opened:
             return
-        opening = self._opening
-        if opening is None or opening.done() or opening.get_loop() is not asyncio.get_running_loop():
-            opening = self._opening = asyncio.ensure_future(self._start())
+        opening = self._opening.get()
+        if opening is None or opening.done():
+            opening = asyncio.ensure_future(self._start())
             opening.add_done_callback(_noticed)
+            self._opening.set(opening)
         await asyncio.shield(opening)  # one caller that gives up does not close it to the others
 
     async def _start(self) -> None:
@@ -125,9 +127,10 @@ class Database:
 
     async def close(self) -> None:
         """Leave the pool; the last handle closes its connections."""
-        if self.pool.here() and self._opening is not None and not self._opening.done():
-            self._opening.cancel()
-            await asyncio.wait((self._opening,))
+        opening = self._opening.get()
+        if opening is not None and not opening.done():
+            opening.cancel()
+            await asyncio.wait((opening,))
         self.opened = False
         self.pool.users.discard(self)
         if not self.pool.users:

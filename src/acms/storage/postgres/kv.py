@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from acms.errors import MissingExtraError, StorageUnavailableError
 from acms.log.encoding import Entropy
 from acms.log.validation import whole
-from acms.storage.kv_home import Clock, How, KVHome, utc_now
+from acms.storage.kv_home import Clock, How, KVHome, Row, above, utc_now
 
 if TYPE_CHECKING:
     from acms.storage.postgres.pool import Pool
@@ -41,12 +41,16 @@ class PostgresKV(KVHome):
         except ImportError as missing:
             raise MissingExtraError("postgres", missing.name or "psycopg") from missing
         size = whole(connections, "connections", least=1)
-        pool = Pool.of(dsn, size=size, patience=timeout_seconds, statement_seconds=timeout_seconds)
+        # Less than the time for a call: what is wrong is said by whoever gives up first.
+        pool = Pool.of(dsn, size=size, patience=0.8 * timeout_seconds, statement_seconds=timeout_seconds)
         self._db = Database(pool, tenant, dialect="kv_postgres", statement_seconds=timeout_seconds)
         self.tenant = self._db.tenant
         self._timeout = timeout_seconds
         self._clock = clock
         self._entropy = entropy
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._db.pool.name}, tenant={self.tenant!r})"
 
     async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
         rows = await self._run("get", {"key": key})
@@ -59,6 +63,11 @@ class PostgresKV(KVHome):
 
     async def _delete(self, key: str) -> bool:
         return bool(await self._run("delete", {"key": key}, again=False))
+
+    async def _list(self, prefix: str, after: str, limit: int) -> Sequence[Row]:
+        return await self._run(
+            "list", {"prefix": prefix, "end": above(prefix), "after": after, "limit": limit}
+        )
 
     async def _run(self, query: str, values: Mapping[str, Any], *, again: bool = True) -> list[Any]:
         try:

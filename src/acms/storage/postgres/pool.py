@@ -40,6 +40,7 @@ from acms.errors import (
 )
 from acms.model import Durability
 from acms.observability.logging import log
+from acms.runtime.loops import PerLoop
 from acms.storage.urls import without_password
 
 T = TypeVar("T")
@@ -134,8 +135,38 @@ class Link(psycopg.AsyncConnection[Any]):
             gen.close()
 
 
+class Lane:
+    """The connections of one event loop."""
+
+    def __init__(self, size: int) -> None:
+        self.idle: list[Link] = []
+        self.all: set[Link] = set()
+        self.free = asyncio.Semaphore(size)
+        #: Whoever comes back finds no place in it any more.
+        self.closed = False
+
+    def close(self) -> None:
+        """Close every connection: on its event loop, or when that does not run."""
+        self.closed = True
+        closing, self.all, self.idle = self.all, set(), []
+        for connection in closing:
+            connection.pgconn.finish()
+
+    def drop(self) -> None:
+        """Close the connections that nobody uses; those in use are closed when they come back."""
+        self.closed = True
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        """Close the connections that nobody uses."""
+        idle, self.idle = self.idle, []
+        for connection in idle:
+            self.all.discard(connection)
+            connection.pgconn.finish()
+
+
 class Pool:
-    """At most `size` connections, bound to one event loop of one process.
+    """At most `size` connections for each event loop of one process.
 
     A statement that fails because the server or the connection went away, or because of another transaction, is tried
     again for up to `patience` seconds where that is safe. A server that says nothing is waited for a little longer than
@@ -175,10 +206,7 @@ class Pool:
         #: Handles that use it.
         self.users: set[object] = set()
         self._pid = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._idle: list[Link] = []
-        self._all: set[Link] = set()
-        self._free = asyncio.Semaphore(size)
+        self._lanes: PerLoop[Lane] = PerLoop(lambda: Lane(size), Lane.close)
 
     @classmethod
     def of(cls, dsn: str | Pool, **options: Any) -> Pool:
@@ -187,37 +215,23 @@ class Pool:
 
     # ── connections ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def bind(self) -> None:
-        """Refuse another process or event loop; start anew where the old loop is gone."""
-        if self.here():
-            return
-        if self._pid == os.getpid():
-            for connection in self._all:  # of a loop that ended without `aclose`
-                connection.pgconn.finish()
-        elif self._loop is not None and self._all:
-            raise HandleError(
-                "this handle was opened before os.fork(): two processes would talk on one connection",
-                options=("close it before os.fork() and open the store in the child process",),
-            )
-        self._pid, self._loop = os.getpid(), asyncio.get_running_loop()
-        self._idle, self._all, self._free = [], set(), asyncio.Semaphore(self.size)
+    def bind(self) -> Lane:
+        """Return the connections of the running event loop; refuse those of another process."""
+        if self._pid != os.getpid():
+            if any(lane.all for _, lane in self._lanes.all()):
+                raise HandleError(
+                    "this handle was opened before os.fork(): two processes would talk on one connection",
+                    options=("close it before os.fork() and open the store in the child process",),
+                )
+            self._lanes.clear()
+            self._pid = os.getpid()
+        return self._lanes.here()
 
-    def here(self) -> bool:
-        """Return whether it is bound to the running event loop; refuse one that is in use by another."""
-        if self._loop is None or self._pid != os.getpid() or self._loop.is_closed():
-            return False
-        if self._loop is not asyncio.get_running_loop():
-            raise HandleError(
-                "this handle belongs to another event loop", options=("open one handle per event loop",)
-            )
-        return True
-
-    async def _turn(self) -> asyncio.Semaphore:
-        """Wait for one of the connections to be free; return what to release."""
-        free = self._free
+    async def _turn(self, free: asyncio.Semaphore) -> None:
+        """Wait for one of the connections to be free."""
         if not free.locked():
             await free.acquire()  # at once
-            return free
+            return
         try:
             async with asyncio.timeout(self.limit):
                 await free.acquire()
@@ -226,45 +240,47 @@ class Pool:
                 f"none of {self.size} connections was free within {self.limit:g} seconds; nothing was sent",
                 options=("repeat the call", "a larger pool_size"),
             ) from None
-        return free
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Link]:
         """Borrow a connection; one that does not come back clean is closed."""
-        self.bind()
-        free = await self._turn()
+        lane = self.bind()
+        await self._turn(lane.free)
         try:
-            connection = self._rested() or await self._connect()
+            connection = self._rested(lane) or await self._connect(lane)
             try:
                 yield connection
             finally:
-                if connection.closed or connection.info.transaction_status is not TransactionStatus.IDLE:
-                    self._all.discard(connection)
-                    connection.pgconn.finish()
+                clean = not connection.closed and (
+                    connection.info.transaction_status is TransactionStatus.IDLE
+                )
+                if clean and not lane.closed:
+                    lane.idle.append(connection)
                 else:
-                    self._idle.append(connection)
+                    lane.all.discard(connection)
+                    connection.pgconn.finish()
         finally:
-            free.release()
+            lane.free.release()
 
-    def _rested(self) -> Link | None:
+    def _rested(self, lane: Lane) -> Link | None:
         """Return an idle connection to which nothing happened.
 
         A server that goes away, or is no primary any more, says so or hangs up: noticed before anything is sent, it
         leaves no doubt about an append.
         """
-        while self._idle:
-            connection = self._idle.pop()
+        while lane.idle:
+            connection = lane.idle.pop()
             poll = select.poll()
             poll.register(connection.fileno(), select.POLLIN)
             if not poll.poll(0):
                 return connection
-            self._all.discard(connection)
+            lane.all.discard(connection)
             connection.pgconn.finish()
         return None
 
-    async def _connect(self) -> Link:
+    async def _connect(self, lane: Lane) -> Link:
         connection = await self.dedicated()
-        self._all.add(connection)
+        lane.all.add(connection)
         try:
             connection.prepare_threshold = None
             row = await (await connection.execute(_LOOK)).fetchone()
@@ -276,7 +292,7 @@ class Pool:
                 connection.prepare_threshold = PREPARE_AFTER
             self.durability = survives(commit, standbys, fsync)
         except BaseException:
-            self._all.discard(connection)
+            lane.all.discard(connection)
             connection.pgconn.finish()
             raise
         return connection
@@ -291,14 +307,17 @@ class Pool:
         return connection
 
     async def close(self) -> None:
-        """Close every connection; a later call opens new ones."""
-        if self._pid != os.getpid() or self._loop is None:
+        """Close every connection, of other event loops those that nobody uses; a later call opens new ones."""
+        if self._pid != os.getpid():
             return
-        self.here()
-        closing, self._all, self._idle = self._all, set(), []
-        for connection in closing:
-            connection.pgconn.finish()
-        self._loop = None
+        own = self._lanes.pop()
+        if own is not None:
+            own.close()
+        for loop, lane in self._lanes.clear():
+            if loop.is_running():
+                loop.call_soon_threadsafe(lane.drop)
+            else:
+                lane.close()
 
     # ── trying again ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -346,10 +365,9 @@ class Pool:
 
     def _drop(self) -> None:
         """Close the idle connections: they lead to a server that is gone, or is no primary any more."""
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            self._all.discard(connection)
-            connection.pgconn.finish()
+        lane = self._lanes.get()
+        if lane is not None:
+            lane.close_idle()
 
 
 def _hear(unconfirmed: list[str], notice: psycopg.errors.Diagnostic) -> None:

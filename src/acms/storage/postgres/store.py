@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from typing import Self
+from typing import NamedTuple, Self
 
 from acms.errors import ACMSError, ValidationError
 from acms.log.encoding import Entropy
@@ -35,6 +35,7 @@ from acms.model import (
     Search,
     State,
 )  # fmt: skip
+from acms.runtime.loops import PerLoop
 from acms.storage import handles, records
 from acms.storage.kv_home import Clock, utc_now
 from acms.storage.postgres.append import Appender
@@ -48,6 +49,15 @@ from acms.storage.postgres.migrate import migrate, plan
 from acms.storage.postgres.pool import Pool
 from acms.storage.postgres.records import Records
 from acms.storage.postgres.search import Searcher
+from acms.storage.sessions import sessions
+
+
+class _Outgoing(NamedTuple):
+    """What gathers in one event loop before it is sent."""
+
+    appender: Appender
+    derived: DerivedRows
+    jobs: JobQueue
 
 
 class PostgresStorage:
@@ -77,11 +87,27 @@ class PostgresStorage:
         pool = Pool.of(dsn, size=pool_size, patience=retry_seconds, statement_seconds=statement_seconds)
         self._db = db = Database(pool, tenant, durability=durability, clock=clock, entropy=entropy)
         self.tenant = db.tenant
-        self._contexts, self._reader, self._derived = Contexts(db), Reader(db), DerivedRows(db)
+        self._contexts, self._reader, self._records = Contexts(db), Reader(db), Records(db)
         self._eraser, self._searcher, self._feed = Eraser(db), Searcher(db), Feed(db)
-        self._records = Records(db)
-        self._jobs = JobQueue(db, hints=hints)
-        self._appender = Appender(db, self._jobs)
+        self._hints = hints
+        #: What waits to be sent does so on its event loop.
+        self._loops = PerLoop(self._outgoing)
+
+    def _outgoing(self) -> _Outgoing:
+        jobs = JobQueue(self._db, hints=self._hints)
+        return _Outgoing(Appender(self._db, jobs), DerivedRows(self._db), jobs)
+
+    @property
+    def _appender(self) -> Appender:
+        return self._loops.here().appender
+
+    @property
+    def _derived(self) -> DerivedRows:
+        return self._loops.here().derived
+
+    @property
+    def _jobs(self) -> JobQueue:
+        return self._loops.here().jobs
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._db.pool.name}, tenant={self.tenant!r})"
@@ -93,7 +119,7 @@ class PostgresStorage:
 
     def for_tenant(self, tenant: str) -> PostgresStorage:
         """Return a handle on the data of another tenant that shares the connections of this one."""
-        db, hints = self._db, self._jobs.hints
+        db, hints = self._db, self._hints
         return PostgresStorage(
             db.pool, tenant=tenant, durability=db.wanted, hints=hints, clock=db.clock, entropy=db.entropy
         )
@@ -146,6 +172,8 @@ class PostgresStorage:
     async def contexts(self, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
         return await self._contexts.contexts(query)
+
+    sessions = sessions
 
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""

@@ -10,6 +10,12 @@ VALUES (%(tenant)s, %(key)s, %(data)s, %(metadata)s, %(now)s, %(now)s, %(revisio
 SELECT data, metadata, created_at, updated_at, revision
 FROM acms.kv WHERE tenant_id = %(tenant)s AND key = %(key)s;
 
+-- name: list
+SELECT key, data, metadata, created_at, updated_at, revision
+FROM acms.kv WHERE tenant_id = %(tenant)s AND key > %(after)s AND key >= %(prefix)s
+  AND (%(end)s::text IS NULL OR key < %(end)s)
+ORDER BY key LIMIT %(limit)s;
+
 -- name: set
 @insert
 ON CONFLICT (tenant_id, key) DO UPDATE SET

@@ -8,6 +8,11 @@ VALUES (:tenant, :key, :data, :metadata, :now, :now, :revision)
 SELECT data, metadata, created_at, updated_at, revision
 FROM kv WHERE tenant = :tenant AND key = :key;
 
+-- name: list
+SELECT key, data, metadata, created_at, updated_at, revision
+FROM kv WHERE tenant = :tenant AND key > :after AND key >= :prefix AND (:end IS NULL OR key < :end)
+ORDER BY key LIMIT :limit;
+
 -- name: set
 @insert
 ON CONFLICT (tenant, key) DO UPDATE SET

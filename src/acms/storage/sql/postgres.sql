@@ -21,6 +21,11 @@ j.id, j.kind, j.dedupe, j.context_id, j.payload, j.state, j.attempt, j.not_befor
 -- fragment: xact
 pg_current_xact_id()::text::bigint
 
+-- fragment: listed
+(c.deleted_at IS NULL OR %(deleted)s) AND (%(after)s::bigint IS NULL OR c.number < %(after)s)
+  AND (%(inner)s::text[] IS NULL OR c.key IS NULL OR c.key <> ALL (%(inner)s::text[]))
+  AND (%(where)s::jsonb IS NULL OR c.settings::jsonb @> %(where)s::jsonb)
+
 -- name: context_by_id
 SELECT @context
 FROM acms.contexts c WHERE c.tenant_id = %(tenant)s AND c.context_id = %(context)s;
@@ -34,7 +39,7 @@ WHERE c.tenant_id = %(tenant)s AND c.namespace = %(namespace)s AND c.key = %(key
 SELECT @context
 FROM acms.contexts c
 WHERE c.tenant_id = %(tenant)s AND (%(namespace)s::text IS NULL OR c.namespace = %(namespace)s)
-  AND (c.deleted_at IS NULL OR %(deleted)s) AND (%(after)s::bigint IS NULL OR c.number < %(after)s)
+  AND @listed
 ORDER BY c.number DESC LIMIT %(limit)s;
 
 -- name: contexts_of_parent
@@ -42,7 +47,7 @@ SELECT @context
 FROM acms.contexts c
 WHERE c.tenant_id = %(tenant)s AND c.parent = %(parent)s AND (%(namespace)s::text IS NULL OR c.namespace = %(namespace)s)
   AND (%(root)s::text IS NULL OR c.root = %(root)s)
-  AND (c.deleted_at IS NULL OR %(deleted)s) AND (%(after)s::bigint IS NULL OR c.number < %(after)s)
+  AND @listed
 ORDER BY c.number DESC LIMIT %(limit)s;
 
 -- The root is in no index of roots: a context that was never forked costs that index nothing.
@@ -51,7 +56,7 @@ SELECT @context
 FROM acms.contexts c
 WHERE c.tenant_id = %(tenant)s AND (c.context_id = %(root)s OR (c.root = %(root)s AND c.parent IS NOT NULL))
   AND c.root = %(root)s AND (%(namespace)s::text IS NULL OR c.namespace = %(namespace)s)
-  AND (c.deleted_at IS NULL OR %(deleted)s) AND (%(after)s::bigint IS NULL OR c.number < %(after)s)
+  AND @listed
 ORDER BY c.number DESC LIMIT %(limit)s;
 
 -- name: insert_context

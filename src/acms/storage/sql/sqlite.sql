@@ -12,6 +12,10 @@ ref, id, namespace, key, (SELECT r.id FROM contexts r WHERE r.ref = c.root), par
 -- fragment: job
 id, kind, dedupe, context, payload, state, attempt, not_before, lease, error, created_at, updated_at
 
+-- fragment: listed
+(deleted_at IS NULL OR :deleted) AND (:after IS NULL OR ref < :after)
+  AND (:inner IS NULL OR key IS NULL OR key NOT IN (SELECT value FROM json_each(:inner))) AND (:where IS NULL OR holds(settings, :where))
+
 -- name: context_by_id
 SELECT @context
 FROM contexts c WHERE tenant = ? AND id = ?;
@@ -20,11 +24,12 @@ FROM contexts c WHERE tenant = ? AND id = ?;
 SELECT @context
 FROM contexts c WHERE tenant = ? AND namespace = ? AND key = ? AND deleted_at IS NULL;
 
+-- Through the table from its end: an index of the tenant would have all its contexts sorted for one page.
 -- name: contexts
 SELECT @context
-FROM contexts c
+FROM contexts c NOT INDEXED
 WHERE tenant = :tenant AND (:namespace IS NULL OR namespace = :namespace)
-  AND (deleted_at IS NULL OR :deleted) AND (:after IS NULL OR ref < :after)
+  AND @listed
 ORDER BY ref DESC LIMIT :limit;
 
 -- One query for each way in, so that each uses its index.
@@ -33,7 +38,7 @@ SELECT @context
 FROM contexts c
 WHERE tenant = :tenant AND parent = :parent AND (:namespace IS NULL OR namespace = :namespace)
   AND (:root IS NULL OR root = (SELECT ref FROM contexts WHERE tenant = :tenant AND id = :root))
-  AND (deleted_at IS NULL OR :deleted) AND (:after IS NULL OR ref < :after)
+  AND @listed
 ORDER BY ref DESC LIMIT :limit;
 
 -- name: contexts_of_root
@@ -41,7 +46,7 @@ SELECT @context
 FROM contexts c
 WHERE root = (SELECT ref FROM contexts WHERE tenant = :tenant AND id = :root) AND tenant = :tenant
   AND (:namespace IS NULL OR namespace = :namespace)
-  AND (deleted_at IS NULL OR :deleted) AND (:after IS NULL OR ref < :after)
+  AND @listed
 ORDER BY ref DESC LIMIT :limit;
 
 -- The root of a fork is that of its parent, whose number is :ref; any other context becomes its own root next.

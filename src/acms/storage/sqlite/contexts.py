@@ -10,6 +10,7 @@ import apsw
 
 from acms.errors import ConflictError, SessionNotFoundError, ValidationError
 from acms.log.encoding import Entropy, context_id, dump, genesis, load_mapping, micros
+from acms.log.read import INNER
 from acms.log.validation import name
 from acms.model import Context, ContextDraft, ContextQuery, Head, Json, Kind, Page
 from acms.storage import append_rules
@@ -57,6 +58,8 @@ class Contexts:
             "parent": query.parent,
             "root": query.root,
             "deleted": query.deleted,
+            "inner": dump(list(INNER)) if query.spoken else None,
+            "where": dump(dict(query.where)) if query.where else None,
             "after": after,
             "limit": query.limit + 1,
         }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import threading
 import time
@@ -19,6 +20,7 @@ from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
@@ -37,10 +39,13 @@ from acms.errors import (
     ValidationError,
 )
 from acms.model import Durability, Migration
+from acms.runtime.loops import PerLoop
 from acms.storage import append_rules
 from acms.storage.files import create
+from acms.storage.sessions import contains
 from acms.storage.sqlite import schema
 
+T = TypeVar("T")
 Function: TypeAlias = Callable[[apsw.Connection], Any]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -141,81 +146,105 @@ class Answer(asyncio.Future[list[Any]]):
             waiter[1].run(waiter[0], self)
 
 
+class StoppedError(Exception):
+    """The file was closed by another event loop while a call waited; what it asked for was not written."""
+
+
 class Work:
     """One unit of the writer: functions that run in the same transaction, each in its own savepoint."""
 
-    __slots__ = ("done", "functions", "future")
+    __slots__ = ("done", "functions", "future", "port")
 
-    def __init__(self, functions: Sequence[Function]) -> None:
+    def __init__(self, functions: Sequence[Function], port: Port | None = None) -> None:
         self.functions = functions
+        #: Where its answer goes; None when nobody waits for it.
+        self.port = port
         #: Who waits for it; only the event loop's thread touches it.
         self.future: Answer | None = None
         self.done: list[Any] = []
 
 
-class WriteQueue:
-    """What waits to be written to an open file, and the thread that writes it; made on the event loop it answers."""
+class Port:
+    """What an event loop has of an open file: connections that read, and where its answers come in."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, writer: apsw.Connection, errors: translated, steps: Steps
+        self, reader: apsw.Connection, large: apsw.Connection, queue: WriteQueue | None, errors: translated
     ) -> None:
-        self._loop = loop
-        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        #: None when nothing may be written.
+        self.queue = queue
+        self.reader, self._large = reader, large
         self._errors = errors
-        self._steps = steps
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self.closed = False
+        #: One large read at a time.
+        self._lock = asyncio.Lock()
         #: What is posted while many callers are resumed: the writer gets it when all of them had their turn.
         self._held: list[Work] | None = None
-        #: Functions that nobody waits for, and when the writer is given them at the latest.
-        self._deferred: deque[Function] = deque()
+        #: When the writer is given at the latest what nobody waits for.
         self._timer: asyncio.TimerHandle | None = None
         #: What is committed and not answered yet.
         self._answered: deque[Sequence[Work]] = deque()
         #: File descriptor by which the writer wakes the event loop; None where there is no such thing.
         self._event = self._open_event()
-        self.thread = threading.Thread(target=self._run, name="acms-writer", daemon=True)
-        self.thread.start()
+        self._guard = threading.Lock()
 
     # ── on the event loop ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def post(self, functions: Sequence[Function]) -> Answer:
+    async def read(self, function: Callable[[apsw.Connection], T]) -> T:
+        """Run a function in a thread that may take long; `StoppedError` when it was closed before."""
+        async with self._lock:
+            if self.closed:
+                raise StoppedError
+            with self._errors:
+                return await asyncio.to_thread(function, self._large)
+
+    def post(self, queue: WriteQueue, functions: Sequence[Function]) -> Answer:
         """Give functions to the writer, at the end of this turn of the event loop when many are being resumed."""
-        work = Work(functions)
-        if self._held is None:
-            self._queue.put(work)
-        else:
+        work = Work(functions, self)
+        if self._held is not None:
             self._held.append(work)
+        elif not queue.put(work):
+            raise StoppedError
         # While the writer wakes up: it is looked at on this thread only.
         work.future = Answer(loop=self._loop)
         return work.future
 
-    def defer(self, function: Function) -> None:
+    def defer(self, queue: WriteQueue, function: Function) -> None:
         """Have a function run in the next commit, or soon."""
-        self._deferred.append(function)
+        queue.deferred.append(function)
         if self._timer is None or self._timer.when() < self._loop.time():
-            self._timer = self._loop.call_later(DEFER_SECONDS, self._queue.put, Work(()))
+            self._timer = self._loop.call_later(DEFER_SECONDS, queue.put, Work(()))
 
-    def stop(self) -> None:
-        """Let the writer end when it has done what was posted."""
+    def stop(self, queue: WriteQueue) -> None:
+        """Hand over what is held before the writer ends."""
         if self._timer is not None:
             self._timer.cancel()
-        self._release()
-        self._queue.put(None)
+        self._release(queue)
 
     def close(self) -> None:
-        """Give the file descriptor back, when the writer has ended."""
-        event, self._event = self._event, None
-        if event is None:
-            return
-        if not self._loop.is_closed():
-            self._loop.remove_reader(event)
-            self._loop.call_soon(self._answer)  # it may have been set and not been seen yet
-        os.close(event)
+        """Close its connections and give the file descriptor back: on its event loop, or when that does not run."""
+        self.closed = True
+        with self._guard:
+            event, self._event = self._event, None
+        if event is not None:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(event)
+                self._loop.call_soon_threadsafe(self._answer)  # it may have been set and not been seen yet
+            os.close(event)
+        for connection in (self._large, self.reader):
+            with suppress(apsw.Error):
+                connection.close()
 
-    def _release(self) -> None:
+    async def aclose(self) -> None:
+        """Close it on its event loop, when no large read is under way."""
+        async with self._lock:
+            self.close()
+
+    def _release(self, queue: WriteQueue) -> None:
         held, self._held = self._held, None
         for work in held or ():
-            self._queue.put(work)
+            if not queue.put(work) and work.future is not None and not work.future.done():
+                work.future.set_exception(StoppedError())
 
     def _open_event(self) -> int | None:
         """Let the writer wake the event loop directly: a callback from a thread takes two system calls more."""
@@ -249,9 +278,50 @@ class WriteQueue:
         # fight the others for the interpreter meanwhile.
         if self._held is None:
             self._held = []
-        self._loop.call_soon(self._release)
+        if self.queue is not None:
+            self._loop.call_soon(self._release, self.queue)
 
     # ── on the writer thread ────────────────────────────────────────────────────────────────────────────────────────
+
+    def committed(self, works: Sequence[Work]) -> None:
+        """Have works answered on their event loop."""
+        self._answered.append(works)
+        with self._guard:
+            if self._event is not None:
+                os.eventfd_write(self._event, 1)
+                return
+        with suppress(RuntimeError):  # the loop was closed while its callers were waiting
+            self._loop.call_soon_threadsafe(self._answer)
+
+
+class WriteQueue:
+    """What waits to be written to an open file, and the thread that writes it for every event loop."""
+
+    def __init__(self, writer: apsw.Connection, errors: translated, steps: Steps) -> None:
+        self._writer = writer
+        self._errors = errors
+        self._steps = steps
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        #: Functions that nobody waits for.
+        self.deferred: deque[Function] = deque()
+        self._stopped = False
+        self._guard = threading.Lock()
+        self.thread = threading.Thread(target=self._run, name="acms-writer", daemon=True)
+        self.thread.start()
+
+    def put(self, work: Work) -> bool:
+        """Hand over a work; False when the writer ends and would not see it."""
+        with self._guard:
+            if not self._stopped:
+                self._queue.put(work)
+            return not self._stopped
+
+    def stop(self) -> None:
+        """Let the writer end when it has done what was posted."""
+        with self._guard:
+            if not self._stopped:
+                self._stopped = True
+                self._queue.put(None)
 
     def _run(self) -> None:
         queue = self._queue
@@ -268,8 +338,8 @@ class WriteQueue:
                 work = queue.get()
             else:
                 last = True
-            if self._deferred:  # the loop may add one meanwhile
-                works.append(Work([self._deferred.popleft() for _ in range(len(self._deferred))]))
+            if self.deferred:  # a loop may add one meanwhile
+                works.append(Work([self.deferred.popleft() for _ in range(len(self.deferred))]))
             if not works:
                 continue
             error = self._commit(works)
@@ -278,12 +348,12 @@ class WriteQueue:
             else:
                 for work in works:
                     work.done = [error] * len(work.functions)
-            self._answered.append(works)
-            if self._event is not None:
-                os.eventfd_write(self._event, 1)
-                continue
-            with suppress(RuntimeError):  # the loop was closed while its callers were waiting
-                self._loop.call_soon_threadsafe(self._answer)
+            answers: dict[Port, list[Work]] = {}
+            for work in works:
+                if work.port is not None:
+                    answers.setdefault(work.port, []).append(work)
+            for port, some in answers.items():
+                port.committed(some)
 
     def _commit(self, works: Sequence[Work]) -> ACMSError | None:
         """Run all works in one transaction; return the error that spoiled all of it, if any."""
@@ -342,7 +412,9 @@ class WriteQueue:
         return result
 
 
-T = TypeVar("T")
+CLOSING = 5.0
+"""Seconds that closing waits for another event loop to let go of the file."""
+
 
 _process = os.getpid()
 """The number of this process: to ask for it is a system call."""
@@ -370,21 +442,19 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(slots=True)
 class _Opened:
-    """What exists while the file is open."""
+    """What exists while the file is open, for all event loops."""
 
     pid: int
-    loop: asyncio.AbstractEventLoop
     writer: apsw.Connection
-    reader: apsw.Connection
-    large: apsw.Connection
-    lock: asyncio.Lock
     identity: tuple[int, int] | None
     #: None when nothing may be written.
     queue: WriteQueue | None
+    #: What each event loop has of it.
+    ports: PerLoop[Port]
 
 
 class SQLiteFile:
-    """The handle on an SQLite file, opened by its first use and bound to one event loop of one process."""
+    """The handle on an SQLite file, opened by its first use; any event loops and threads of one process may use it."""
 
     def __init__(
         self,
@@ -407,10 +477,11 @@ class SQLiteFile:
         self.steps = Steps()
         self._clock = clock
         self._state: _Opened | None = None
-        self._opening: asyncio.Task[_Opened] | None = None
+        #: Who opens the file for an event loop, or opens it there.
+        self._opening: PerLoop[asyncio.Task[Port]] = PerLoop()
         #: Who is told each step of the schema, in the thread that applies it.
         self._applied: Callable[[int], None] | None = None
-        #: Two event loops run in two threads.
+        #: Held while the file is opened.
         self._guard = threading.Lock()
 
     @property
@@ -420,53 +491,57 @@ class SQLiteFile:
 
     # ── opening and closing ─────────────────────────────────────────────────────────────────────────────────────────
 
-    async def open(self) -> _Opened:
-        """Return the open state, opening the file on first use; refuse another process or event loop."""
+    async def open(self) -> Port:
+        """Return what this event loop has of the file, opening it on first use; refuse another process."""
         state = self._state
-        if state is not None:
-            if state.pid != os.getpid():
-                raise HandleError(
-                    "this handle was opened before os.fork(): SQLite files break when both processes use it",
-                    options=("close it before os.fork() and open the store in the child process",),
-                )
-            if state.loop is not asyncio.get_running_loop():
-                if not state.loop.is_closed():
-                    raise HandleError(
-                        "this handle belongs to another event loop",
-                        options=("open one handle per event loop",),
-                    )
-                self._abandon(state)
-            else:
-                return state
-        loop = asyncio.get_running_loop()
-        with self._guard:
-            opening = self._opening
-            if opening is not None and opening.get_loop() is not loop:
-                if not opening.get_loop().is_closed():
-                    raise HandleError(
-                        "another event loop is opening this handle",
-                        options=("open one handle per event loop",),
-                    )
-                opening = None
-            if opening is None:
-                opening = self._opening = loop.create_task(self._start(loop))
+        if state is not None and state.pid != os.getpid():
+            raise HandleError(
+                "this handle was opened before os.fork(): SQLite files break when both processes use it",
+                options=("close it before os.fork() and open the store in the child process",),
+            )
+        port = None if state is None else state.ports.get()
+        if port is not None:
+            return port
+        opening = self._opening.get()
+        if opening is None:
+            opening = asyncio.get_running_loop().create_task(self._start())
+            self._opening.set(opening)
         try:
-            state = await asyncio.shield(opening)
+            port = await asyncio.shield(opening)
         finally:
-            if opening.done() and self._opening is opening:
-                self._opening = None
+            if opening.done() and self._opening.get() is opening:
+                self._opening.pop()
         # Someone may have closed the handle before this caller was resumed.
-        return state if self._state is state else await self.open()
+        state = self._state
+        if state is not None and state.ports.get() is port:
+            return port
+        port.close()
+        return await self.open()
 
-    async def _start(self, loop: asyncio.AbstractEventLoop) -> _Opened:
-        writer, reader, large = await asyncio.to_thread(self._connect)
-        identity = self._identity()
-        if identity is not None:
-            _open_files.append(identity)
-        queue = None if self.read_only else WriteQueue(loop, writer, self._translated, self.steps)
-        state = _Opened(os.getpid(), loop, writer, reader, large, asyncio.Lock(), identity, queue)
-        self._state = state
-        return state
+    async def _start(self) -> Port:
+        state, reader, large = await asyncio.to_thread(self._connected)
+        port = Port(reader, large, state.queue, self._translated)
+        state.ports.set(port)
+        return port
+
+    def _connected(self) -> tuple[_Opened, apsw.Connection, apsw.Connection]:
+        """Open the file unless it is open; return two connections that read besides."""
+        with self._guard:
+            state = self._state
+            if state is not None:
+                with translated(self.path):
+                    opened: list[apsw.Connection] = []
+                    connect = (
+                        partial(self._connect_read_only, opened) if self.read_only else self._connect_reader
+                    )
+                    return state, connect(), connect()
+            writer, reader, large = self._connect()
+            identity = self._identity()
+            if identity is not None:
+                _open_files.append(identity)
+            queue = None if self.read_only else WriteQueue(writer, self._translated, self.steps)
+            self._state = state = _Opened(os.getpid(), writer, identity, queue, PerLoop(end=Port.close))
+            return state, reader, large
 
     def _connect(self) -> tuple[apsw.Connection, apsw.Connection, apsw.Connection]:
         with translated(self.path):
@@ -608,61 +683,58 @@ class SQLiteFile:
         return done
 
     async def aclose(self) -> None:
-        """Finish what is queued and close the file."""
-        if self._opening is not None:
+        """Finish what is queued and close the file, for every event loop."""
+        if self._opening.get() is not None:
             with suppress(ACMSError):
                 await self.open()
-        state = self._state
-        if state is not None and state.pid == os.getpid() and not state.loop.is_closed():
-            await self.open()  # refuses to close what belongs to another event loop
-        self._state = None
+        with self._guard:
+            state, self._state = self._state, None
         if state is None or state.pid != os.getpid():
             return
+        own = state.ports.pop()
         if state.queue is not None:
+            if own is not None:
+                own.stop(state.queue)
             state.queue.stop()
             await asyncio.to_thread(state.queue.thread.join)
-        async with state.lock:
-            self._close(state)
-
-    def _close(self, state: _Opened) -> None:
-        if state.queue is not None:
-            state.queue.close()
-        for connection in (state.large, state.reader, state.writer):
-            with suppress(apsw.Error):
-                connection.close()
+        if own is not None:
+            await own.aclose()
+        for loop, port in state.ports.clear():
+            if loop.is_running():
+                closing = asyncio.run_coroutine_threadsafe(port.aclose(), loop)
+                await asyncio.wait([asyncio.wrap_future(closing)], timeout=CLOSING)
+            else:
+                port.close()
+        with suppress(apsw.Error):
+            state.writer.close()
         if state.identity in _open_files:
             _open_files.remove(state.identity)
         if self.read_only:
             self._tidy()
 
-    def _abandon(self, state: _Opened) -> None:
-        """Close what an event loop that ended without `aclose` left open."""
-        self._state = None
-        if state.queue is not None:
-            state.queue.stop()
-            state.queue.thread.join()
-        self._close(state)
-
     # ── reading and writing ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _port(self) -> Port:
+        state = self._state
+        port = None if state is None or state.pid != _process else state.ports.get()
+        return port or await self.open()
 
     async def read(self, function: Callable[[apsw.Connection], T], *, large: bool = False) -> T:
         """Run a function on a connection that only reads: here, or in a thread when it may take long."""
-        state = self._state
-        if state is None or state.pid != _process or state.loop is not asyncio.get_running_loop():
-            state = await self.open()
-        if not large:
-            with self._translated:
-                return function(state.reader)
-        async with state.lock:
-            with self._translated:
-                return await asyncio.to_thread(function, state.large)
+        while True:
+            port = await self._port()
+            if not large:
+                with self._translated:
+                    return function(port.reader)
+            with suppress(StoppedError):  # closed by another event loop: the file is opened again
+                return await port.read(function)
 
     async def write_all(self, functions: Sequence[Function]) -> list[Any]:
         """Run functions in one transaction, each undone on its own when it fails; return results and refusals."""
-        state = self._state
-        if state is None or state.pid != _process or state.loop is not asyncio.get_running_loop():
-            state = await self.open()
-        return await self._queue(state).post(functions)
+        while True:
+            port, queue = await self._writing()
+            with suppress(StoppedError):
+                return await port.post(queue, functions)
 
     async def write(self, function: Callable[[apsw.Connection], T]) -> T:
         """Run a function in the next commit."""
@@ -673,12 +745,14 @@ class SQLiteFile:
 
     async def defer(self, function: Function) -> None:
         """Run a function in the next commit, or soon; nobody waits for it."""
-        self._queue(await self.open()).defer(function)
+        port, queue = await self._writing()
+        port.defer(queue, function)
 
-    def _queue(self, state: _Opened) -> WriteQueue:
-        if state.queue is None:
+    async def _writing(self) -> tuple[Port, WriteQueue]:
+        port = await self._port()
+        if port.queue is None:
             raise StorageReadOnlyError(f"{self.path} was opened read-only")
-        return state.queue
+        return port, port.queue
 
     # ── upkeep ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -728,4 +802,13 @@ def _opened(file: str, flags: int) -> apsw.Connection:
     """Open a file and plan each query once: built with sampled statistics SQLite plans joins anew for every value."""
     connection = apsw.Connection(file, flags=flags)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, True)
+    connection.create_scalar_function("holds", _holds, 2, deterministic=True)
     return connection
+
+
+_parsed = lru_cache(16)(json.loads)
+
+
+def _holds(settings: str | None, wanted: str) -> bool:
+    """Return whether the settings of a context hold all of what is wanted."""
+    return settings is not None and contains(json.loads(settings), _parsed(wanted))

@@ -9,7 +9,7 @@ from typing import Any
 from acms.log.encoding import Entropy
 from acms.log.validation import name
 from acms.model import Durability, Migration
-from acms.storage.kv_home import Clock, How, KVHome, utc_now
+from acms.storage.kv_home import Clock, How, KVHome, above, utc_now
 from acms.storage.sql import queries
 from acms.storage.sqlite.file import SQLiteFile
 from acms.storage.sqlite.tables import Tables
@@ -43,6 +43,10 @@ class SQLiteKV(KVHome):
         self._entropy = entropy
         self._tables = Tables(self.tenant, queries("kv_sqlite"))
 
+    def __repr__(self) -> str:
+        mode = ", read_only=True" if self.read_only else ""
+        return f"{type(self).__name__}({str(self.path)!r}, tenant={self.tenant!r}{mode})"
+
     async def _get(self, key: str) -> Any:
         values = {"tenant": self.tenant, "key": key}
         return await self._file.read(lambda reader: self._tables.row(reader, "get", values))
@@ -55,6 +59,16 @@ class SQLiteKV(KVHome):
     async def _delete(self, key: str) -> bool:
         values = {"tenant": self.tenant, "key": key}
         return bool(await self._file.write(lambda writer: self._tables.rows(writer, "delete", values)))
+
+    async def _list(self, prefix: str, after: str, limit: int) -> Any:
+        values = {
+            "tenant": self.tenant,
+            "prefix": prefix,
+            "end": above(prefix),
+            "after": after,
+            "limit": limit,
+        }
+        return await self._file.read(lambda reader: self._tables.rows(reader, "list", values), large=True)
 
     async def aclose(self) -> None:
         """Finish what is queued and close the file; idempotent. A later call opens it again."""

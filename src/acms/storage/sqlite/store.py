@@ -39,6 +39,7 @@ from acms.model import (
 )
 from acms.storage import append_rules, handles, records
 from acms.storage.append_rules import Read
+from acms.storage.sessions import sessions
 from acms.storage.sql import queries
 from acms.storage.sqlite.append import Appender
 from acms.storage.sqlite.contexts import Contexts
@@ -86,6 +87,10 @@ class SQLiteStorage:
         self._eraser = Eraser(self._file, self._tables, clock)
         self._file.steps = Steps(self._appender.together, self._appender.forget, self._eraser.committed)
 
+    def __repr__(self) -> str:
+        mode = ", read_only=True" if self.read_only else ""
+        return f"{type(self).__name__}({str(self.path)!r}, tenant={self.tenant!r}{mode})"
+
     async def __aenter__(self) -> SQLiteStorage:
         """Keep the handle open until the block ends."""
         handles.retain(self)
@@ -112,7 +117,11 @@ class SQLiteStorage:
 
     async def contexts(self, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
-        return await self._file.read(lambda reader: self._contexts.page(reader, query))
+        return await self._file.read(
+            lambda reader: self._contexts.page(reader, query), large=bool(query.where)
+        )
+
+    sessions = sessions
 
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""

@@ -1,0 +1,129 @@
+"""The sessions of a store: what they are called, and a page of them, by one function for every store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from acms.errors import SessionNotFoundError, ValidationError
+from acms.log import validation
+from acms.model import EMPTY, Context, ContextQuery, Head, Json
+from acms.ports import StorageBackend
+from acms.results import ContextInfo, SessionPage
+
+NAME, LABELS, METADATA = "name", "labels", "metadata"
+"""Names of the settings that say what a session is."""
+_TIMES = ("after", "before")
+
+
+def described(
+    name: str | None, labels: Sequence[str] | None, metadata: Mapping[str, Json] | None
+) -> dict[str, Json]:
+    """Return the settings that say what a session is: those that are given; None takes an empty one away."""
+    found: dict[str, Json] = {}
+    if name is not None:
+        found[NAME] = validation.text(name, NAME, limit=4 * validation.NAME_CHARS) or None
+    if labels is not None:
+        found[LABELS] = list(validation.labels(labels)) or None
+    if metadata is not None:
+        found[METADATA] = dict(validation.metadata(metadata)) or None
+    return found
+
+
+def info(context: Context, head: Head) -> ContextInfo:
+    """Return what a session is and where its log stands."""
+    settings = context.settings
+    return ContextInfo(
+        id=context.id,
+        key=context.key,
+        namespace=context.namespace,
+        name=settings.get(NAME),
+        labels=tuple(settings.get(LABELS, ())),
+        metadata=settings.get(METADATA, EMPTY),
+        parent_id=context.parent,
+        fork_version=context.fork,
+        message_count=head.messages,
+        total_tokens=head.tokens,
+        latest_version=head.version,
+        last_message_id=head.last_message,
+        counter=context.counter,
+        created_at=context.created_at,
+        deleted_at=context.deleted_at,
+    )
+
+
+async def sessions(
+    self: StorageBackend,
+    *,
+    namespace: str | None = None,
+    where: Mapping[str, Any] | None = None,
+    after: str | None = None,
+    limit: int = 50,
+) -> SessionPage:
+    """Return a page of the sessions, newest first: of one namespace, or of all.
+
+    `where` keeps those that have all it names: a `label`, or a list of them, a `name`, and values of their metadata by
+    key; `{"metadata": {…}}` is for keys with one of these names. `after` is the `next_after` of the page before. Raises
+    `ValidationError` with the field at fault.
+    """
+    query = ContextQuery(
+        namespace=None if namespace is None else validation.name(namespace, "namespace"),
+        where=_settings(where),
+        spoken=True,
+        after=after if after is None else validation.name(after, "after"),
+        limit=validation.whole(limit, "limit", least=1, most=validation.PAGE),
+    )
+    try:
+        page = await self.contexts(query)
+    except SessionNotFoundError:
+        raise ValidationError(
+            "is not where a page of sessions ends", field="after", options=("pass `next_after` of a page",)
+        ) from None
+    heads = await asyncio.gather(*[_head(self, context.id) for context in page.items])
+    found = [info(context, head) for context, head in zip(page.items, heads, strict=True) if head is not None]
+    return SessionPage(sessions=tuple(found), next_after=page.next_after)
+
+
+async def _head(storage: StorageBackend, context: str) -> Head | None:
+    try:
+        return await storage.head(context)
+    except SessionNotFoundError:  # deleted since it was listed
+        return None
+
+
+def _settings(where: Mapping[str, Any] | None) -> Mapping[str, Json]:
+    """Return what the settings of a session must hold to be listed."""
+    if where is None:
+        return EMPTY
+    if not isinstance(where, Mapping):
+        raise ValidationError(f"must be a mapping, not {type(where).__name__}", field="where")
+    found: dict[str, Json] = {}
+    metadata: dict[str, Json] = {}
+    for key, value in where.items():
+        if key == "label":
+            labels = [value] if isinstance(value, str) else value
+            found[LABELS] = list(validation.labels(labels, "where.label"))
+        elif key == NAME:
+            found[NAME] = validation.text(value, "where.name")
+        elif key == METADATA:
+            metadata |= validation.metadata(value, "where.metadata")
+        elif key in _TIMES:
+            said = "sessions are found by label, name and metadata, not by time: they come newest first"
+            raise ValidationError(said, field=f"where.{key}")
+        else:
+            metadata |= validation.metadata({key: value}, "where")
+    return found | ({METADATA: metadata} if metadata else {})
+
+
+def contains(value: Json, wanted: Json) -> bool:
+    """Return whether a JSON value holds all of another one, as `@>` of PostgreSQL says it of jsonb."""
+    if isinstance(wanted, Mapping):
+        return isinstance(value, Mapping) and all(
+            key in value and contains(value[key], one) for key, one in wanted.items()
+        )
+    if isinstance(wanted, list | tuple):
+        return isinstance(value, list | tuple) and all(
+            any(contains(one, other) for one in value) for other in wanted
+        )
+    return isinstance(value, bool) is isinstance(wanted, bool) and bool(value == wanted)

@@ -1,0 +1,184 @@
+"""What a session is called and listed by, views at a tag, deleting; and one line that says what an object is."""
+
+from __future__ import annotations
+
+import pytest
+
+from acms import ACMS, HandleError, NotFoundError, SessionNotFoundError, ValidationError, open_storage
+from acms.kv import InMemoryKV, PostgresKV, RedisKV, SQLiteKV
+from acms.storage import CachedStorage, FaultyStorage, SQLiteStorage
+
+
+def texts(items) -> list[str]:
+    return [item.content for item in items]
+
+
+async def said(storage, session_id, **about) -> None:
+    async with ACMS(session_id, storage, None, **about) as session:
+        await session.ingest("user", f"I am {session_id}.")
+
+
+async def listed(storage, **asked) -> list[str]:
+    return [one.session_id for one in (await storage.sessions(**asked)).sessions]
+
+
+async def test_a_session_is_found_by_its_labels_its_name_and_its_metadata(url: str) -> None:
+    async with open_storage(url) as storage:
+        await said(storage, "plain")
+        gold = {"tier": "gold", "open": True, "n": 1}
+        await said(storage, "a", namespace="user:1", name="Case A", labels=["support", "new"], metadata=gold)
+        await said(storage, "b", namespace="user:1", labels=["support"], metadata={"tier": "free", "n": 1.0})
+        await said(storage, "c", namespace="user:2", labels=["sales"], metadata={"tier": ["gold"]})
+        child = await ACMS("a", storage, None, namespace="user:1").fork(session_id="a2")
+        await child.close()
+        for store in (storage, CachedStorage(storage), FaultyStorage(storage)):
+            assert await listed(store) == ["a2", "c", "b", "a", "plain"]
+            assert await listed(store, namespace="user:1") == ["a2", "b", "a"]
+            assert await listed(store, where={"label": "support"}) == ["b", "a"]
+            assert await listed(store, where={"label": ["new", "support"]}) == ["a"]
+            assert await listed(store, where={"label": "support", "tier": "free"}) == ["b"]
+            assert await listed(store, where={"metadata": {"tier": "gold"}}) == ["a"], "and no list of it"
+            assert await listed(store, where={"n": 1}) == ["b", "a"], "1 and 1.0 are the same number"
+            assert await listed(store, where={"open": 1}) == [], "True is no number"
+            assert await listed(store, where={"name": "Case A"}, namespace="user:2") == []
+        (found,) = (await storage.sessions(where={"name": "Case A"})).sessions
+        assert (found.name, found.labels, dict(found.metadata)) == ("Case A", ("support", "new"), gold)
+        assert (found.message_count, found.namespace, found.session_id) == (1, "user:1", "a")
+
+
+async def test_what_is_said_of_a_session_is_changed_by_its_next_write(url: str) -> None:
+    async with open_storage(url) as storage:
+        await said(storage, "a", name="One", labels=["x"], metadata={"k": 1})
+        async with ACMS("a", storage, None, name="Two", labels=[], metadata={"l": 2}) as session:
+            assert await session.history(), "reading changes nothing"
+            assert (await storage.sessions()).sessions[0].name == "One"
+            await session.ingest("user", "Again.")
+        (found,) = (await storage.sessions()).sessions
+        assert (found.name, found.labels, dict(found.metadata)) == ("Two", (), {"l": 2})
+        await said(storage, "a")  # nothing is said: nothing changes
+        assert (await storage.sessions()).sessions[0].name == "Two"
+
+
+async def test_sessions_come_page_by_page_without_what_a_namespace_keeps_for_itself(url: str) -> None:
+    async with open_storage(url) as storage:
+        for number in range(7):
+            await said(storage, f"s{number}", labels=["odd"] if number % 2 else [])
+        async with ACMS("s3", storage, None) as session:
+            from acms.log import policy
+
+            await policy.change_namespace(storage, "default", {"enabled": False})
+            await session.delete()
+        found: list[str] = []
+        after: str | None = None
+        while True:
+            page = await storage.sessions(after=after, limit=2)
+            found += [one.session_id for one in page.sessions]
+            after = page.next_after
+            if after is None:
+                break
+        assert found == ["s6", "s5", "s4", "s2", "s1", "s0"]
+        page = await storage.sessions(where={"label": "odd"}, limit=1)
+        assert [one.session_id for one in page.sessions] == ["s5"]
+        assert await listed(storage, where={"label": "odd"}, after=page.next_after) == ["s1"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"limit": 0}, "limit"),
+        ({"limit": 501}, "limit"),
+        ({"after": "nobody"}, "after"),
+        ({"where": ["label"]}, "where"),
+        ({"where": {"label": 1}}, "where.label"),
+        ({"where": {"after": "2026-01-01"}}, "where.after"),
+        ({"where": {"metadata": 3}}, "where.metadata"),
+        ({"namespace": ""}, "namespace"),
+    ],
+)
+async def test_a_question_that_makes_no_sense_is_refused(url: str, asked, field: str) -> None:
+    async with open_storage(url) as storage:
+        with pytest.raises(ValidationError) as refused:
+            await storage.sessions(**asked)
+        assert refused.value.field == field
+
+
+@pytest.mark.parametrize("about", [{"labels": "support"}, {"labels": [""]}, {"metadata": 1}, {"name": 1}])
+def test_what_is_said_of_a_session_is_checked_at_once(about) -> None:
+    with pytest.raises(ValidationError) as refused:
+        ACMS("a", "memory://", None, **about)
+    assert refused.value.field in about
+
+
+async def test_a_view_at_a_tag_is_that_of_its_version(url: str) -> None:
+    async with ACMS("s", open_storage(url), None) as session:
+        await session.ingest("user", "We use MySQL.")
+        await session.tag("before")
+        await session.ingest("user", "We use PostgreSQL.")
+        view, plain = session.at("before"), session.at(1)
+        assert repr(view).endswith("at='before')")
+        assert texts(await view.window(100)) == texts(await plain.window(100)) == ["We use MySQL."]
+        assert await session.at("before").get_session_stats() == await plain.get_session_stats()
+        assert texts(await session.at("before").recall("what do we use?")) == ["We use MySQL."]
+        assert (await session.at("before").diff("before")).messages.added == ()
+        assert len((await session.at("before").diff(session)).messages.added) == 1
+        await session.tag("before", move=True)
+        assert texts(await view.window(100)) == ["We use MySQL."], "it stays where it was"
+        for use in (session.at("after").window(100), session.fork(at="after"), session.diff("after")):
+            with pytest.raises(NotFoundError, match="there are: before"):
+                await use
+        with pytest.raises(ValidationError):
+            session.at("")
+    async with ACMS("nobody", open_storage(url), None) as nobody:
+        with pytest.raises(NotFoundError, match="none has a name"):
+            await nobody.at("before").history()
+
+
+async def test_a_deleted_session_is_gone_and_its_name_is_free(url: str) -> None:
+    async with open_storage(url) as storage:
+        async with ACMS("s", storage, None) as session:
+            await session.ingest("user", "Old.")
+            child = await session.fork(session_id="child")
+            assert [branch.session_id for branch in await session.delete()] == ["child"]
+            assert await listed(storage) == ["child"]
+            await child.close()
+            with pytest.raises(SessionNotFoundError):
+                await session.delete()
+            await session.ingest("user", "New.")
+            assert texts(await session.window(100)) == ["New."]
+        with pytest.raises(HandleError):
+            await session.delete()
+
+
+def test_one_line_says_what_an_object_is_and_no_secret() -> None:
+    storage = open_storage("postgresql://user:hunter2@db.example/acms?tenant=acme")
+    told = [
+        (storage, "PostgresStorage(db.example/acms, tenant='acme')"),
+        (SQLiteStorage("memory.db"), "SQLiteStorage('memory.db', tenant='default')"),
+        (
+            CachedStorage(open_storage("memory://")),
+            "CachedStorage(MemoryStorage(0 contexts, tenant='default'))",
+        ),
+        (InMemoryKV(), "InMemoryKV(0 keys)"),
+        (SQLiteKV("a.db", read_only=True), "SQLiteKV('a.db', tenant='default', read_only=True)"),
+        (PostgresKV("postgresql://u:hunter2@db/acms"), "PostgresKV(db/acms, tenant='default')"),
+        (RedisKV("redis://:hunter2@cache:6379/0"), "RedisKV('redis://cache:6379/0', prefix='acms:kv:')"),
+        (
+            ACMS("s", SQLiteStorage("memory.db"), None, namespace="user:1"),
+            "ACMS('s', SQLiteStorage('memory.db', tenant='default'), namespace='user:1')",
+        ),
+    ]
+    for one, line in told:
+        assert repr(one) == line
+
+
+async def test_an_item_shows_no_more_than_the_beginning_of_its_text() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest(
+            "user", "The migration of the orders service begins at nine.\nNobody knows when it ends."
+        )
+        (item,) = items = await session.window(100)
+        assert "orders" in repr(item)
+        assert "Nobody" not in repr(item) + repr(items)
+        none = await session.window(3)
+        assert none == [], "an empty item would be no help"
+        assert "tokens, 3 are left" in none.ledger.why_not(item.id).reason
