@@ -267,7 +267,9 @@ _PYTHON = {
     "session_id": "--as",
     "preserve_recent_count": "--recent",
     "summary_tokens": "--tokens",
-    "codec": "--codec",
+    "idempotency_key": "--key",
+    "tool_call_id": "--tool-call",
+    "actor_id": "--actor",
 }
 """Options that are called otherwise in Python."""
 
