@@ -17,6 +17,7 @@ from acms.log.in_force import preview
 from acms.log.policy import CompactionPolicy
 from acms.model import Entry, Json, Kind, State
 from acms.ports import Progress, StorageBackend
+from acms.privacy.detect import safe_key
 from acms.results import Erasure
 
 
@@ -129,9 +130,9 @@ def _draw(shell: Shell, what: str, done: Erasure, left: Sequence[tuple[str, Entr
         shell.line(
             f"v{one.version}, which the fact was made from, stays: {preview(one.content, 100)}", "yellow"
         )
-        shell.line(
-            f"  to erase it too: {shlex.join(['acms', 'erase', session, '--message', one.id])}", "yellow"
-        )
+        words = ["acms", "erase", session, "--message", one.id, *(("--db", shell.db) if shell.db else ())]
+        if shell.db is None or safe_key(shell.db):  # an address with a password is left to the reader
+            shell.line(f"  to erase it too: {shlex.join(words)}", "yellow")
     for rest in done.residue:
         shell.line(f"still there: {rest}", "red")
     if done.verified and not done.residue:

@@ -211,7 +211,7 @@ class Screen:
     def progress(self, what: str | None) -> Generator[Progress]:
         """Show a bar on stderr for who waits longer than a second in a terminal; within another, in its place."""
         if what is None or self.as_json or not sys.stderr.isatty() or self._bar is not None:
-            yield self._told(what)
+            yield self._reporting(what)
             return
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
@@ -223,11 +223,11 @@ class Screen:
         self._began = monotonic()
         self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._bar.start)
         try:
-            yield self._told(None)
+            yield self._reporting(None)
         finally:
             self._end()
 
-    def _told(self, what: str | None) -> Progress:
+    def _reporting(self, what: str | None) -> Progress:
         """Return what is called with how much is done, and of how much."""
         bar = self._bar
         if bar is None:

@@ -73,7 +73,7 @@ def _turns(message: Mapping[str, Json]) -> Iterator[Turn]:
         wanted = bool(metadata.get("is_user_system_message")) or kind == "user_editable_context"
     if metadata.get("is_visually_hidden_from_conversation") and kind != "user_editable_context":
         wanted = False
-    text, parts = _said(content, metadata)
+    text, parts = _contents(content, metadata)
     if not wanted or kind in _SAYS_NOTHING or not (text.strip() or parts):
         return
     # a tool's result names no call: it stands as what the assistant shows, under the tool's name
@@ -97,7 +97,7 @@ def _turns(message: Mapping[str, Json]) -> Iterator[Turn]:
     yield turn
 
 
-def _said(content: Mapping[str, Json], metadata: Mapping[str, Json]) -> tuple[str, list[Part]]:
+def _contents(content: Mapping[str, Json], metadata: Mapping[str, Json]) -> tuple[str, list[Part]]:
     """Return the text of a content, and what else it holds; media stay where they are."""
     texts: list[str] = []
     parts: list[Part] = []
