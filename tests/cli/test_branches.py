@@ -125,7 +125,7 @@ def test_tags_are_given_moved_listed_and_taken_off() -> None:
     assert run("tag", "user_123", "now").stdout == "now is v6\n"
     assert call("tag", "user_123", "early", "2")["tags"] == {"early": 2, "now": 6}
     assert run("tag", "user_123", "now", "early", "--move").stdout == "now is v2\n"
-    assert run("tag", "user_123").stdout.split() == ["version", "tag", "v2", "early", "v2", "now"]
+    assert run("tag", "user_123").stdout.split() == ["tag", "version", "early", "v2", "now", "v2"]
     assert run("tag", "user_123", "now", "--delete").stdout == "now is off\n"
     assert call("tag", "user_123")["tags"] == {"early": 2}
 
@@ -147,7 +147,7 @@ def test_at_shows_counts_tags_and_the_last_messages_of_a_version() -> None:
     lines = run("at", "user_123", "4", "--last", "2").stdout.splitlines()
     assert lines[0] == "user_123 at v4"
     assert "tags: early (v2)" in lines
-    assert [line.split()[-1] for line in lines[-2:]] == ["3", "4"]
+    assert [line.split()[1] for line in lines[-2:]] == ["3", "4"]
     found = call("at", "user_123", "early")
     assert (found["version"], found["stats"]["messages"]) == (2, 2)
     assert [message["content"] for message in found["messages"]] == ["point 1", "point 2"]
@@ -213,7 +213,7 @@ def test_log_says_where_a_session_comes_from_and_who_said_what() -> None:
     family()
     lines = run("log", "retry", "--limit", "2").stdout.splitlines()
     assert lines[:3] == ["user_123 v9", "what-if v4 (deleted), from v4", "retry v4, from v4"]
-    assert lines[-1].split() == ["v4", "user_123", "message", "user", "checkpoint", "point", "4"]
+    assert lines[-1].split() == ["point", "4", "v4", "user", "checkpoint", "user_123", "message"]
     assert len(lines) == 6
     found = call("log", "user_123", "--limit", "3")
     assert [entry["kind"] for entry in found["entries"]] == ["summary", "summary", "retraction"]

@@ -6,24 +6,30 @@ import asyncio
 import json
 import os
 import re
+import select
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from rich.cells import cell_len
 from typer.testing import CliRunner, Result
 
 from acms import ACMS, HeuristicTokenCounter, State, View, open_storage
-from acms.cli import base
+from acms.cli import base, render
 from acms.cli.commands import app
+from tests.branches.test_exports import chatgpt
 
 COMMANDS = (
-    "at", "audit", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes", "erase",
+    "add", "at", "audit", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes", "erase",
     "expand", "export", "facts", "fork", "history", "import", "jobs", "log", "messages", "migrate", "pin", "pins",
     "keys", "policy", "prompt", "recall", "reflect", "reindex",
     "render", "restore", "scan", "serve", "sessions", "stats", "tag", "undo", "unpin", "verify", "window",
@@ -36,7 +42,7 @@ BOXES = re.compile(r"[\u2500-\u257f]")
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("ACMS_DB", "ACMS_DEBUG", "NO_COLOR", "FORCE_COLOR", "TERM"):
+    for name in ("ACMS_DB", "ACMS_DEBUG", "NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
@@ -74,8 +80,13 @@ def demo(db: str) -> str:
 
 
 def test_every_command_is_there() -> None:
-    listed = re.findall(r"^  ([a-z]+)  ", run("--help").stdout.partition("Commands:")[2], re.MULTILINE)
+    help = run("--help").stdout
+    listed = re.findall(r"^  ([a-z]+)  ", help.partition("Every day:")[2], re.MULTILINE)
     assert sorted(listed) == sorted([*COMMANDS, "eval"])  # which reads no store
+    assert listed[:5] == ["demo", "add", "recall", "window", "facts"]
+    assert re.findall(r"^(\S.*):$", help, re.MULTILINE) == ["Options", *base.GROUPS]
+    assert max(map(len, help.splitlines())) <= 80
+    assert "..." not in help.partition("Every day:")[2]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +132,7 @@ def test_wrong_usage_leaves_with_2(arguments: tuple[str, ...]) -> None:
 
 def test_version_and_no_arguments() -> None:
     assert run("--version").stdout.strip()
-    assert "Commands:" in CliRunner().invoke(app, []).output
+    assert "Every day:" in CliRunner().invoke(app, []).output
 
 
 # ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -186,7 +197,7 @@ def test_a_missing_extra_is_named(missing: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("error MISSING_EXTRA:")
-    assert "acms-engine[cli]" in done.stderr
+    assert "try: pip install '.[cli]', in a checkout" in done.stderr
     done = subprocess.run([sys.executable, "-c", code, "--json"], capture_output=True, text=True)
     assert json.loads(done.stderr)["error"]["code"] == "MISSING_EXTRA"
 
@@ -238,8 +249,9 @@ def test_recall(demo: str) -> None:
     assert best["content"].startswith("Failed: the migration")
     assert "ledger" not in value
     text = run(*query).stdout
-    assert text.splitlines()[0].split() == ["rank", "score", "version", "source", "tokens", "speaker", "text"]
-    assert text.splitlines()[1].split()[:3] == ["1", f"{best['score']:.2f}", f"v{best['version']}"]
+    assert text.splitlines()[0].split() == ["text", "score", "version", "speaker", "source", "tokens"]
+    assert text.splitlines()[1].startswith("Failed: the migration")
+    assert f"  {best['score']:.2f}  " in text.splitlines()[1]
     assert not BOXES.search(text)
     assert best["content"] in run(*query, "--full").stdout
     assert call(*query, "--at", "20")["version"] == 20
@@ -355,6 +367,72 @@ def test_stored_text_cannot_steer_the_terminal(db: str, tmp_path: Path) -> None:
     assert call("window", "evil", "--db", db)["items"][0]["content"] == evil
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
+def test_tables_are_readable_at_80_columns(demo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The value comes first and keeps half of a line; what has no room is named."""
+    run("reflect", "demo", "--wait", "--db", demo)
+    monkeypatch.setenv("COLUMNS", "80")
+    facts = run("facts", "demo", "--db", demo).stdout.splitlines()
+    assert facts[0].split() == ["value", "subject", "attribute", "version", "sure"]
+    assert facts[1].startswith("move orders out of the monolith into its ow")
+    assert facts[-1] == "not enough room for: from, type, since, id (--json has them)"
+    query = ("recall", "demo", "Why did the migration fail on staging?", "--db", demo)
+    recalled = run(*query).stdout.splitlines()
+    assert recalled[0].split()[:4] == ["text", "score", "version", "speaker"]
+    assert recalled[1].startswith("Failed: the migration 0001_external_ref")
+    for line in (*facts, *recalled, *run("history", "demo", "--db", demo).stdout.splitlines()):
+        assert cell_len(line) <= 80
+    monkeypatch.delenv("COLUMNS")
+    assert run("facts", "demo", "--db", demo).stdout.splitlines()[0].split()[-1] == "id"
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
+def test_add(db: str) -> None:
+    first = call("add", "u", "user", "We deploy on Tuesdays.", "--actor", "ana", "--metadata", '{"run": 1}',
+                 "--marker", "decision", "--created-at", "2026-03-02T10:00:00Z", "--key", "k1", "--db", db)  # fmt: skip
+    assert (first["version"], first["repeated"]) == (1, False)
+    same = ("add", "u", "user", "We deploy on Tuesdays.", "--actor", "ana", "--metadata", '{"run": 1}',
+            "--marker", "decision", "--created-at", "2026-03-02T10:00:00Z", "--key", "k1", "--db", db)  # fmt: skip
+    assert "u v1 (there already)" in run(*same).stdout
+    piped = CliRunner().invoke(app, ["add", "u", "assistant", "-", "--db", db], input="Noted.\nTuesdays.\n")
+    assert (piped.exit_code, piped.stdout.split()[:2]) == (0, ["u", "v2"])
+    said, noted = call("window", "u", "--db", db)["items"]
+    assert (said["actor_id"], said["metadata"], said["markers"]) == ("ana", {"run": 1}, ["decision"])
+    assert said["created_at"] == "2026-03-02T10:00:00+00:00"
+    assert noted["content"] == "Noted.\nTuesdays."
+    for wrong in (("wizard", "x"), ("user", "x", "--metadata", "[]"), ("user", "x", "--privacy", "maybe")):
+        run("add", "u", *wrong, "--db", db, code=2)
+    error = json.loads(
+        run("add", "u", "user", "x", "--created-at", "yesterday", "--db", db, "--json", code=1).stderr
+    )["error"]
+    assert error["message"].startswith("--created-at: ")
+    assert "--key: " in run("add", "u", "user", "x", "--key", "", "--db", db, code=1).stderr
+    assert call("stats", "u", "--db", db)["messages"] == 2, "nothing half stored"
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
+def test_hints_are_in_the_words_of_a_shell(demo: str) -> None:
+    run("tag", "demo", "mark", "3", "--db", demo)
+    told = run("tag", "demo", "mark", "4", "--db", demo, code=1).stderr
+    assert "try: tag it with --move" in told
+    run("fork", "demo", "--at", "3", "--as", "other", "--db", demo)
+    told = run("fork", "demo", "--at", "4", "--as", "other", "--db", demo, code=1).stderr
+    assert "choose another --as" in told
+    assert "--at: " in run("window", "demo", "--at", "999", "--db", demo, code=1).stderr
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
+def test_recall_with_an_embedder(db: str) -> None:
+    run("add", "u", "user", "The cat is called Minou.", "--db", db)
+    run("reindex", "u", "--embedder", "auto", "--db", db)
+    asked = ("recall", "u", "pet", "--db", db, "--embedder")
+    assert call(*asked, "none")["tier"] == "words"
+    assert call(*asked, "local")["tier"] == call(*asked, "auto")["tier"] != "words"
+    run(*asked, "http://127.0.0.1:9/v1", code=2)
+    told = run(*asked, "nonsense", code=1).stderr
+    assert "there is no embedder 'nonsense', only http, local, openai" in told
+
+
 # ── import ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -436,6 +514,33 @@ def _stored(path: Path) -> int:
         return int(_query(path, "SELECT max(messages) FROM contexts")[0] or 0)
     except apsw.Error:
         return 0
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
+def test_import_of_an_export(db: str, tmp_path: Path) -> None:
+    """Each conversation becomes a session, whose name survives another title; a second import stores nothing."""
+    exported = [*chatgpt(), *chatgpt(id="f1", conversation_id="f1", title="")]
+    file = tmp_path / "conversations.json"
+    file.write_text(json.dumps(exported), encoding="utf-8")
+    done = call("import", str(file), "--db", db)
+    assert (done["format"], done["read"], done["new"]) == ("chatgpt", 12, 12)
+    assert [one["session"] for one in done["sessions"]] == ["a-photo-minou-6714a2c9", "f1"]
+    assert call("recall", "f1", "who is Minou?", "--db", db)["items"]
+    exported[0]["title"] = "Another title"
+    file.write_text(json.dumps(exported), encoding="utf-8")
+    again = call("import", str(file), "--format", "chatgpt", "--db", db)
+    assert (again["new"], [one["session"] for one in again["sessions"]]) == (
+        0,
+        ["a-photo-minou-6714a2c9", "f1"],
+    )
+    assert "2 sessions from chatgpt: 0 new of 12 messages" in run("import", str(file), "--db", db).stdout
+    assert (
+        "--session: names one session"
+        in run("import", str(file), "--session", "s", "--db", db, code=1).stderr
+    )
+    run("import", str(file), "--format", "gemini", "--db", db, code=2)
+    piped = CliRunner().invoke(app, ["import", "-", "--db", db], input=json.dumps(exported))
+    assert piped.exit_code == 0
 
 
 def test_import_from_stdin_and_restore_from_stdin(tmp_path: Path) -> None:
@@ -598,15 +703,32 @@ def test_demo_is_plain_when_piped(tmp_path: Path) -> None:
     assert not BOXES.search(done.stdout)
     for expected in (
         "a second",
-        "window(300)",
+        "window demo --budget 300",
         "Failed: the migration",
         "left out",
         "Episodes",
-        "retract(v18)",
+        "takes v18 back",
         "Go on",
     ):
         assert expected in done.stdout
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+    assert not re.search(r"python|\w\(\w+=|session\.", done.stdout), "every hint is a command line"
+
+
+@pytest.mark.parametrize("embedder", ["none", "local"])
+def test_the_demo_ends_with_commands_that_do_what_they_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, embedder: str
+) -> None:
+    """As a newcomer pastes them, one after the other."""
+    monkeypatch.setenv("ACMS_EMBEDDER", embedder)
+    monkeypatch.chdir(tmp_path)
+    hints = [line.strip() for line in run("demo").stdout.partition("Go on\n")[2].splitlines()]
+    pasted = [shlex.split(re.split(r"  +", hint)[0]) for hint in hints]
+    assert [words[0] for words in pasted] == ["acms"] * 5
+    kept, asked, _, answered = (run(*words[1:]).stdout for words in pasted[:4])
+    assert kept.endswith(hints[-1] + "\n")
+    assert asked.splitlines()[1].startswith("Decision: no Kafka for now.")
+    assert answered.splitlines()[1].startswith("We deploy on Tuesdays.")
 
 
 def test_demo_as_json_and_kept(db: str) -> None:
@@ -631,32 +753,78 @@ def test_demo_conversation_has_what_it_should() -> None:
     assert len({line["created_at"][:10] for line in lines}) == 3
 
 
+def _terminal(arguments: list[str], *keys: str, until: str, **environment: str) -> str:
+    """Run a program in a terminal, type keys, and return what is seen until some text is there, or it ends."""
+    pty = pytest.importorskip("pty", reason="no terminals here")
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **environment}
+    child = subprocess.Popen(arguments, stdout=theirs, stderr=theirs, stdin=theirs, env=environment)
+    os.close(theirs)
+    for key in keys:
+        os.write(ours, key.encode())
+    seen = b""
+    with suppress(OSError):  # it has ended
+        while until.encode() not in seen and select.select([ours], [], [], 60)[0]:
+            seen += os.read(ours, 65536)
+    child.kill()
+    child.wait()
+    os.close(ours)
+    return seen.decode()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+def test_tab_completes_commands_options_and_sessions_in_bash(tmp_path: Path) -> None:
+    file = tmp_path / "acms.db"
+    run("add", "holiday-plans", "user", "Lyon in May.", "--db", base.file_url(file))
+    environment = {
+        "ACMS_DB": base.file_url(file),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    start = 'eval "$(_ACMS_COMPLETE=source_bash acms)"\n'
+    for typed, completed in (
+        ("rec\t", "recall "),
+        ("window hol\t", "window holiday-plans "),
+        ("recall holiday-plans x --bud\t", "--budget "),
+    ):
+        bash = ["bash", "--norc", "-i"]
+        assert completed in _terminal(bash, start, f"acms {typed}", until=completed, **environment)
+
+
+@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
+def test_there_is_a_completion_for_every_shell(shell_name: str) -> None:
+    done = shell(
+        env={**os.environ, "_PYTHON_M_ACMS_CLI_COMPLETE": "", "_ACMS_COMPLETE": f"source_{shell_name}"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"complete_{shell_name}" in done.stdout
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_bar_is_shown_to_who_waits_longer_than_a_second_in_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], quiet: bool
+) -> None:
+    """Seconds are set to none here; another bar within takes the place of the first; an answer takes it away."""
+    monkeypatch.setattr(render, "PATIENCE", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+
+    async def work() -> None:
+        screen = render.Screen(as_json=quiet)
+        with screen.progress("working"), screen.progress("importing") as tell:
+            tell(1, 3)
+            await asyncio.sleep(0)
+            screen.show({}, lambda: None)
+            tell(2, 3)
+
+    asyncio.run(work())
+    assert ("importing" in capsys.readouterr().err) is not quiet
+
+
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_colours_and_boxes_in_a_terminal_only(demo: str) -> None:
-    pty = pytest.importorskip("pty", reason="no terminals here")
-
     def terminal(**environment: str) -> str:
-        ours, theirs = pty.openpty()
-        child = subprocess.Popen(
-            [sys.executable, "-m", "acms.cli", "recall", "demo", "database", "--db", demo],
-            stdout=theirs,
-            stderr=theirs,
-            stdin=theirs,
-            env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **environment},
-        )
-        os.close(theirs)
-        seen = b""
-        while True:
-            try:
-                block = os.read(ours, 65536)
-            except OSError:
-                break
-            if not block:
-                break
-            seen += block
-        os.close(ours)
-        assert child.wait() == 0
-        return seen.decode()
+        command = [sys.executable, "-m", "acms.cli", "recall", "demo", "database", "--db", demo]
+        return _terminal(command, until="tokens, log at", **environment)
 
     coloured = terminal()
     assert "\x1b[36m" in coloured

@@ -91,6 +91,18 @@ def test_a_message_goes_with_what_was_made_from_it_and_the_file_is_searched(
     assert call("verify", "--db", db)["ok"]
 
 
+def test_the_message_that_a_fact_was_made_from_stays_and_is_told(db: str, ids: dict[str, str]) -> None:
+    entries = map(json.loads, run("export", "user_123", "--db", db).stdout.splitlines()[1:])
+    fact = next(entry["id"] for entry in entries if entry["kind"] == "fact")
+    assert (
+        f"--message {ids['secret']}"
+        in run("erase", "user_123", "--message", fact, "--yes", "--db", db).stdout
+    )
+    assert said(db)[0] == SECRET
+    found = call("erase", "user_123", "--message", fact, "--message", ids["secret"], "--yes", "--db", db)
+    assert found["sources_left"] == []
+
+
 def test_a_session_a_person_and_a_namespace(db: str, ids: dict[str, str], tmp_path: Path) -> None:
     assert len(call("erase", "--actor", "Ana", "--namespace", "work", "--yes", "--db", db)["ids"]) == 2
     assert said(db, "user_456", "work") == ["", "hello work", ""]

@@ -93,7 +93,7 @@ def test_facts_in_force_are_listed() -> None:
     assert set(facts) == {"Spanner", "Frankfurt"}
     lines = run("facts", "orders").stdout.splitlines()
     assert lines[0].split() == [
-        "version", "id", "subject", "attribute", "type", "sure", "from", "since", "value",
+        "value", "subject", "attribute", "version", "sure", "from", "type", "since", "id",
     ]  # fmt: skip
     (line,) = [line for line in lines if "Frankfurt" in line]
     for shown in (f"v{facts['Frankfurt']['version']}", facts["Frankfurt"]["id"], "0.90", "v2", "region"):
@@ -118,7 +118,7 @@ def test_the_history_of_an_address_has_every_value_and_why_it_went() -> None:
     old, new = both
     assert (old["retired"]["reason"], old["retired"]["by"], new["retired"]) == ("updated", new["id"], None)
     lines = run("facts", "history", "orders", "orders service", "database").stdout.splitlines()
-    assert [line.split()[-1] for line in lines] == ["value", "PostgreSQL", "Spanner"]
+    assert [line.split()[0] for line in lines] == ["value", "PostgreSQL", "Spanner"]
     assert "updated" in lines[1]
     assert f"v{new['version']}" in lines[1]
     assert "in force" in lines[2]
@@ -222,8 +222,8 @@ def test_reflect_and_wait_finds_facts_without_a_model() -> None:
 def test_reflect_shows_what_became_of_each_proposal() -> None:
     asyncio.run(say("plain", PLAIN))
     lines = run("reflect", "plain", "--wait", "--reflector", "offline").stdout.splitlines()
-    assert lines[0].split() == ["outcome", "asked", "subject", "attribute", "value", "reason"]
-    assert any(line.startswith("added") and "March 15" in line for line in lines)
+    assert lines[0].split() == ["value", "outcome", "subject", "attribute", "reason", "asked"]
+    assert any("  added  " in line and "March 15" in line for line in lines)
     assert lines[-1] == "1 episodes reflected on, 0 wait for more to be said"
 
 

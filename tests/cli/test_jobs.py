@@ -92,13 +92,13 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_jobs_are_listed_newest_first(db: str) -> None:
     lines = run("jobs", "--db", db).stdout.splitlines()
-    assert lines[0].split() == ["id", "kind", "session", "state", "attempt", "due", "error"]
-    assert [line.split()[:5] for line in lines[1:]] == [
-        ["3", "other", "talk", "ready", "0"],
-        ["2", "compact", "talk", "ready", "0"],
-        ["1", "compact", "talk", "failed", "1"],
+    assert lines[0].split() == ["id", "kind", "state", "session", "error", "attempt", "due"]
+    assert [line.split()[:4] for line in lines[1:]] == [
+        ["3", "other", "ready", "talk"],
+        ["2", "compact", "ready", "talk"],
+        ["1", "compact", "failed", "talk"],
     ]
-    assert lines[3].endswith("PROVIDER: overloaded")
+    assert "PROVIDER: overloaded" in lines[3]
     assert run("jobs", "list", "--db", db).stdout == run("jobs", "list", "talk", "--db", db).stdout
     assert run("jobs", "talk", "--db", db).stdout.splitlines() == lines
 

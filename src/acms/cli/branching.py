@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, repeat
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
@@ -14,25 +14,11 @@ import typer
 from acms.branches import forks
 from acms.branches.forks import COLLECT_AFTER
 from acms.cli import render
-from acms.cli.base import (
-    AsJson,
-    At,
-    Db,
-    Namespace,
-    Session,
-    app,
-    known,
-    looking,
-    opened,
-    over,
-    point,
-    reading,
-    run,
-)
+from acms.cli.base import At, Session, Shell, Yes, command, known, opened, over, point, reading
 from acms.cli.render import Column, Screen
 from acms.errors import SessionNotFoundError, ValidationError
 from acms.log.encoding import locate
-from acms.log.in_force import Cover, preview
+from acms.log.in_force import Cover
 from acms.model import Kind
 from acms.ports import StorageBackend
 from acms.results import Branch, Tree
@@ -41,8 +27,9 @@ from acms.view import View
 Place = Annotated[str, typer.Argument(metavar="VERSION|TAG", help="A version, or the name of one.")]
 
 
-@app.command(epilog="Example:  acms fork user_123 --at 12 --as what-if")
-def fork(
+@command("acms fork user_123 --at 12 --as what-if")
+async def fork(
+    shell: Shell,
     session: Session,
     at: At = None,
     name: Annotated[
@@ -52,38 +39,34 @@ def fork(
         bool,
         typer.Option("--copy", help="Copy everything instead of sharing it: for a line that is too deep."),
     ] = False,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
 ) -> None:
     """Start a new session from a version of another one.
 
     The newest version when --at is left out. Nothing is copied, unless --copy says so. The same command again
     changes nothing.
     """
-
-    async def work() -> None:
-        async with reading(db, namespace, session) as one:
-            place = None if at is None else point(at)
-            child = await (one.copy(place, name) if whole else one.fork(place, name))
-            made = (await child.ancestry())[-1]
-        screen = Screen(as_json)
-        value = {
-            "session": made.session_id,
-            "id": made.context_id,
-            "parent": made.parent and session,
-            "fork": made.fork,
-        }
-        told = f"{made.session_id} goes on from v{made.fork} of {session}"
-        if whole:
-            told = f"{made.session_id} is a copy of {session} up to v{made.version}"
-        screen.show({**value, "version": made.version}, lambda: screen.line(told))
-
-    run(as_json, work())
+    async with shell.reading(session) as one:
+        place = None if at is None else point(at)
+        child = await (one.copy(place, name) if whole else one.fork(place, name))
+        made = (await child.ancestry())[-1]
+    value = {
+        "session": made.session_id,
+        "id": made.context_id,
+        "parent": made.parent and session,
+        "fork": made.fork,
+    }
+    told = f"{made.session_id} goes on from v{made.fork} of {session}"
+    if whole:
+        told = f"{made.session_id} is a copy of {session} up to v{made.version}"
+    shell.show({**value, "version": made.version}, lambda: shell.line(told))
 
 
-@app.command(epilog="Example:  acms tag user_123 before-migration 12")
-def tag(
+TAGS = Column("tag", wide=True, of=itemgetter(0)), Column("version", "cyan", of=lambda pair: f"v{pair[1]}")
+
+
+@command("acms tag user_123 before-migration 12")
+async def tag(
+    shell: Shell,
     session: Session,
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="The name; without it the tags are listed.")
@@ -93,9 +76,6 @@ def tag(
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Take the name off its version.")] = False,
     move: Annotated[bool, typer.Option("--move", help="The name may stand for another version.")] = False,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
 ) -> None:
     """Name a version of a session.
 
@@ -103,81 +83,60 @@ def tag(
     """
     if delete and (name is None or version is not None or move):
         raise typer.BadParameter("--delete takes a name and nothing else")
+    async with shell.opened() as storage:
+        context = await shell.known(storage, session)
+        if delete:
+            await forks.untag(storage, context.id, name or "")
+        elif name is not None:
+            number = None
+            if version is not None:
+                number = await forks.version_of(storage, context.id, point(version))
+            await forks.tag(storage, context.id, name, number, move=move)
+        found = await forks.tags(storage, context.id, None)
 
-    async def work() -> None:
-        async with opened(db) as storage:
-            context = await known(storage, session, namespace)
-            if delete:
-                await forks.untag(storage, context.id, name or "")
-            elif name is not None:
-                number = None
-                if version is not None:
-                    number = await forks.version_of(storage, context.id, point(version))
-                await forks.tag(storage, context.id, name, number, move=move)
-            found = await forks.tags(storage, context.id, None)
-        screen = Screen(as_json)
-        columns = Column("version", "cyan", right=True), Column("tag")
-        rows = [[f"v{number}", tagged] for tagged, number in found.items()]
+    def draw() -> None:
+        if delete:
+            shell.line(f"{name} is off")
+        elif name is not None:
+            shell.line(f"{name} is v{found[name]}")
+        else:
+            shell.list(TAGS, found.items(), none="no version has a name")
 
-        def draw() -> None:
-            if delete:
-                screen.line(f"{name} is off")
-            elif name is not None:
-                screen.line(f"{name} is v{found[name]}")
-            elif rows:
-                screen.table(columns, rows)
-            else:
-                screen.line("no version has a name")
-
-        screen.show({"session": session, "tags": found}, draw)
-
-    run(as_json, work())
+    shell.show({"session": session, "tags": found}, draw)
 
 
-@app.command(epilog="Example:  acms at user_123 12")
-def at(
+@command("acms at user_123 12")
+async def at(
+    shell: Shell,
     session: Session,
     place: Place,
     last: Annotated[int, typer.Option("--last", min=0, max=500, metavar="N", help="Messages to show.")] = 5,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
 ) -> None:
     """Show a session as it was at a version.
 
     Its counts, its tags and its last messages then.
     """
+    async with shell.looking(session, place) as view:
+        stats, tags = await view.get_session_stats(), await view.tags()
+        entries = await view.entries(newest=last)
 
-    async def work() -> None:
-        async with looking(db, namespace, session, place) as view:
-            stats, tags = await view.get_session_stats(), await view.tags()
-            entries = await view.entries(newest=last)
-        screen = Screen(as_json)
+    def draw() -> None:
+        facts = f"{stats.facts} facts, {stats.summaries} summaries"
+        shell.line(f"{session} at v{stats.version}", "bold cyan")
+        shell.line(f"{stats.messages:,} messages, {stats.tokens:,} tokens; {facts}")
+        in_force = f"{stats.active_messages:,} messages, {stats.active_tokens:,} tokens"
+        shell.line(f"in force: {in_force}")
+        if tags:
+            shell.line("tags: " + ", ".join(f"{name} (v{number})" for name, number in tags.items()))
+        shell.list(render.ENTRIES[:3], entries)
 
-        def draw() -> None:
-            facts = f"{stats.facts} facts, {stats.summaries} summaries"
-            screen.line(f"{session} at v{stats.version}", "bold cyan")
-            screen.line(f"{stats.messages:,} messages, {stats.tokens:,} tokens; {facts}")
-            in_force = f"{stats.active_messages:,} messages, {stats.active_tokens:,} tokens"
-            screen.line(f"in force: {in_force}")
-            if tags:
-                screen.line("tags: " + ", ".join(f"{name} (v{number})" for name, number in tags.items()))
-            rows = [
-                [f"v{entry.version}", entry.actor or entry.role or entry.kind, preview(entry.content, 160)]
-                for entry in entries
-            ]
-            screen.table(
-                (Column("version", "cyan", right=True), Column("speaker", "yellow"), Column("text")), rows
-            )
-
-        value = {"session": session, "version": stats.version, "tags": tags, "stats": stats}
-        screen.show({**value, "messages": entries}, draw)
-
-    run(as_json, work())
+    value = {"session": session, "version": stats.version, "tags": tags, "stats": stats}
+    shell.show({**value, "messages": entries}, draw)
 
 
-@app.command(epilog="Example:  acms diff user_123@12 what-if")
-def diff(
+@command("acms diff user_123@12 what-if")
+async def diff(
+    shell: Shell,
     left: Annotated[str, typer.Argument(metavar="A", help="A session, or SESSION@VERSION, or SESSION@TAG.")],
     right: Annotated[
         str | None, typer.Argument(metavar="[B]", help="The other side; A as it is now when left out.")
@@ -185,30 +144,22 @@ def diff(
     at: Annotated[
         str | None, typer.Option("--at", metavar="VERSION|TAG", help="A as it was at this version.")
     ] = None,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
 ) -> None:
-    """Show what is in force in B and not in A, and the other way round.
+    """Compare two sessions, or two versions of one.
 
-    Messages, facts and summaries; - is A, + is B.
+    What is in force in B and not in A, and the other way round. Messages, facts and summaries; - is A, + is B.
     """
+    async with shell.opened() as storage:
+        before = await _side(storage, left, shell.namespace, at)
+        after = await _side(storage, right or before.session_id, shell.namespace, None)
+        found = await before.diff(after)
+    styles = {"-": "red", "+": "green", "@": "cyan"}
 
-    async def work() -> None:
-        async with opened(db) as storage:
-            before = await _side(storage, left, namespace, at)
-            after = await _side(storage, right or before.session_id, namespace, None)
-            found = await before.diff(after)
-        screen = Screen(as_json)
-        styles = {"-": "red", "+": "green", "@": "cyan"}
+    def draw() -> None:
+        for line in str(found).splitlines():
+            shell.line(line, "bold" if line[:3] in ("---", "+++") else styles.get(line[0], "dim"))
 
-        def draw() -> None:
-            for line in str(found).splitlines():
-                screen.line(line, "bold" if line[:3] in ("---", "+++") else styles.get(line[0], "dim"))
-
-        screen.show({"different": bool(found), **render.plain(found)}, draw)
-
-    run(as_json, work())
+    shell.show({"different": bool(found), **render.plain(found)}, draw)
 
 
 async def _side(storage: StorageBackend, text: str, namespace: str, at: str | None) -> View:
@@ -228,70 +179,61 @@ async def _side(storage: StorageBackend, text: str, namespace: str, at: str | No
     return one if at is None else one.at(await forks.version_of(storage, context.id, point(at)))
 
 
-@app.command(epilog="Example:  acms delete what-if --yes")
-def delete(
-    session: Session,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
-) -> None:
+@command("acms delete what-if --yes")
+async def delete(shell: Shell, session: Session, yes: Yes = False) -> None:
     """Hide a session; its name is free again.
 
     Forks keep on reading what they share with it. What no fork reads is collected after a while. To take content away
     from forks too, erase it.
     """
-    if not yes:
-        if not sys.stdin.isatty():
-            raise typer.BadParameter("nobody can be asked here: say --yes")
-        typer.confirm(f"Delete {session}?", abort=True)
+    shell.confirm(f"Delete {session}?", yes)
+    async with shell.opened() as storage:
+        context = await shell.known(storage, session)
+        keeping = await forks.delete(storage, context.id)
+    until = datetime.now(UTC) + COLLECT_AFTER
 
-    async def work() -> None:
-        async with opened(db) as storage:
-            context = await known(storage, session, namespace)
-            keeping = await forks.delete(storage, context.id)
-        until = datetime.now(UTC) + COLLECT_AFTER
-        screen = Screen(as_json)
+    def draw() -> None:
+        shell.line(f"{session} is deleted; it is collected from {until:%Y-%m-%d} on")
+        for branch in keeping:
+            shell.line(f"{branch.session_id} (v{branch.version}) keeps on reading what it shares with it")
 
-        def draw() -> None:
-            screen.line(f"{session} is deleted; it is collected from {until:%Y-%m-%d} on")
-            for branch in keeping:
-                screen.line(
-                    f"{branch.session_id} (v{branch.version}) keeps on reading what it shares with it"
-                )
-
-        screen.show({"session": session, "id": context.id, "kept_by": keeping, "collected_from": until}, draw)
-
-    run(as_json, work())
+    shell.show({"session": session, "id": context.id, "kept_by": keeping, "collected_from": until}, draw)
 
 
 # ── log ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@app.command(epilog="Example:  acms log user_123 --graph")
-def log(
+@command("acms log user_123 --graph")
+async def log(
+    shell: Shell,
     session: Session,
     graph: Annotated[bool, typer.Option("--graph", help="Draw the whole fork tree.")] = False,
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=500, metavar="N", help="Newest entries to show.")
     ] = 20,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
 ) -> None:
     """Show where a session comes from, and its newest entries.
 
     --graph draws every fork of its tree, with tags and compactions.
     """
+    if graph:
+        await _graph(shell, shell.db, shell.namespace, session)
+    else:
+        await _log(shell, shell.db, shell.namespace, session, limit)
 
-    async def work() -> None:
-        screen = Screen(as_json)
-        if graph:
-            await _graph(screen, db, namespace, session)
-        else:
-            await _log(screen, db, namespace, session, limit)
 
-    run(as_json, work())
+LOGGED = (
+    Column(
+        "text",
+        wide=True,
+        of=lambda row: row["preview"] if row["in_force"] else f"[replaced] {row['preview']}",
+    ),
+    Column("version", "cyan", right=True, of=lambda row: f"v{row['version']}"),
+    Column("role", "yellow"),
+    Column("tags", "green", of=lambda row: ", ".join(row["tags"])),
+    Column("session", "magenta", of="branch"),
+    Column("kind"),
+)
 
 
 async def _log(screen: Screen, db: str | None, namespace: str, session: str, limit: int) -> None:
@@ -307,34 +249,13 @@ async def _log(screen: Screen, db: str | None, namespace: str, session: str, lim
         place = locate(entry.id)
         owner = names.get(place[0], "") if place else ""
         rows.append({**render.plain(entry), "branch": owner, "tags": tagged.get(entry.version, [])})
-    columns = (
-        Column("version", "cyan", right=True),
-        Column("session", "magenta"),
-        Column("kind"),
-        Column("role", "yellow"),
-        Column("tags", "green"),
-        Column("text"),
-    )
 
     def draw() -> None:
         for branch in line:
             screen.line(
                 _called(branch) + (f", from v{branch.fork}" if branch.fork is not None else ""), "bold"
             )
-        screen.table(
-            columns,
-            [
-                [
-                    f"v{row['version']}",
-                    row["branch"],
-                    row["kind"],
-                    row["role"] or "",
-                    ", ".join(row["tags"]),
-                    row["preview"] if row["in_force"] else f"[replaced] {row['preview']}",
-                ]
-                for row in rows
-            ],
-        )
+        screen.list(LOGGED, rows)
 
     screen.show({"session": session, "ancestry": line, "entries": rows}, draw)
 

@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 
 from acms.cli import (
+    adding,
     branching,
     compacting,
     demo,
     erasing,
     facts,
+    importing,
     jobs,
     keys,
     migrating,
@@ -29,12 +31,14 @@ from acms.cli import (
 from acms.cli.base import app
 
 __all__ = [
+    "adding",
     "app",
     "branching",
     "compacting",
     "demo",
     "erasing",
     "facts",
+    "importing",
     "jobs",
     "keys",
     "migrating",

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
 
 from acms.cli import render
-from acms.cli.base import (
-    AsJson,
-    At,
-    Db,
-    Full,
-    Namespace,
-    Session,
-    app,
-    known,
-    looking,
-    opened,
-    reading,
-    run,
-    writing,
-)
+from acms.cli.base import At, Full, Session, Shell, app, command
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
@@ -40,30 +27,16 @@ app.add_typer(policy, name="policy")
 Version = Annotated[int, typer.Argument(metavar="VERSION", min=1, help="Version of the summary or edit.")]
 
 COMPACTIONS = (
-    Column("version", "cyan", right=True),
-    Column("stands for"),
-    Column("entries", right=True),
-    Column("tokens"),
-    Column("lost", right=True),
-    Column("by", "magenta"),
-    Column("time", "dim"),
-    Column("state"),
-    Column("summary"),
+    Column("summary", wide=True, of=lambda one: preview(one.summary, 160)),
+    Column("version", "cyan", right=True, of=render.version),
+    Column("stands for", of=lambda one: f"v{one.replaces[0]}-v{one.replaces[1]}"),
+    Column("tokens", of=lambda one: f"{one.tokens_before} -> {one.tokens_after}"),
+    Column("state", of=lambda one: "" if one.in_force else "replaced"),
+    Column("entries", right=True, of="removed"),
+    Column("lost", right=True, of=lambda one: sum(one.lost.counts.values()) or ""),
+    Column("by", "magenta", of="summarizer"),
+    Column("time", "dim", of="created_at"),
 )
-
-
-def _row(one: Compaction) -> list[str]:
-    return [
-        f"v{one.version}",
-        f"v{one.replaces[0]}-v{one.replaces[1]}",
-        str(one.removed),
-        f"{one.tokens_before} -> {one.tokens_after}",
-        str(sum(one.lost.counts.values()) or ""),
-        one.summarizer,
-        f"{one.created_at:%Y-%m-%d %H:%M}",
-        "" if one.in_force else "replaced",
-        preview(one.summary, 160),
-    ]
 
 
 def _tell_lost(screen: Screen, one: Compaction) -> None:
@@ -78,8 +51,9 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-@app.command(epilog="Example:  acms compact user_123 --wait")
-def compact(
+@command("acms compact user_123 --wait")
+async def compact(
+    shell: Shell,
     session: Session,
     wait: Annotated[bool, typer.Option("--wait", help="Work it off here and show what it did.")] = False,
     keep: Annotated[
@@ -93,166 +67,109 @@ def compact(
         int | None, typer.Option("--tokens", min=1, metavar="N", help="Tokens the summary may have.")
     ] = None,
     full: Full = False,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
 ) -> None:
     """Let a summary stand for the older part of a log.
 
     Asks for it and leaves: `acms worker` does it. With --wait it is done here. Nothing is lost: undo takes it back.
     """
     overrides = _given(keep=keep, preserve_recent_count=recent, summary_tokens=tokens)
+    done: Compaction | None = None
+    async with shell.writing(session, works=wait) as one:
+        with shell.progress("compacting"):
+            job = await one.compact(**overrides)
+            if wait:
+                done = await one.wait(job)
+                job = await one.job(job.id)
 
-    async def work() -> None:
-        done: Compaction | None = None
-        async with writing(db, namespace, session, works=wait) as one:
-            with render.progress("compacting"):
-                job = await one.compact(**overrides)
-                if wait:
-                    done = await one.wait(job)
-                    job = await one.job(job.id)
-        screen = Screen(as_json)
-
-        def draw() -> None:
-            if not wait:
-                screen.line(f"job {job.id} is waiting for a worker: acms worker")
-            elif done is None:
-                screen.line(f"nothing was compacted: {job.reason}")
-            else:
-                screen.table(COMPACTIONS, [_row(done)])
-                _tell_lost(screen, done)
-                if full:
-                    render.block(screen, f"v{done.version}", done.summary)
-
-        screen.show({"session": session, "job": job.id, "compaction": done, "reason": job.reason}, draw)
-
-    run(as_json, work())
-
-
-@app.command(epilog="Example:  acms compactions user_123")
-def compactions(
-    session: Session,
-    full: Full = False,
-    at: At = None,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
-) -> None:
-    """List the compactions of a session, also those that were undone."""
-
-    async def work() -> None:
-        async with looking(db, namespace, session, at) as one:
-            found = await one.compactions()
-        screen = Screen(as_json)
-
-        def draw() -> None:
-            screen.table(COMPACTIONS, [_row(each) for each in found])
-            for each in found if full else ():
-                render.block(screen, f"v{each.version}", each.summary)
-
-        screen.show({"session": session, "compactions": found}, draw)
-
-    run(as_json, work())
-
-
-@app.command(epilog="Example:  acms expand user_123 41")
-def expand(
-    session: Session,
-    version: Version,
-    full: Full = False,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
-) -> None:
-    """Show what a summary stands for, as it was read before."""
-
-    async def work() -> None:
-        async with reading(db, namespace, session) as one:
-            found = await one.expand(version)
-        columns = (
-            Column("version", "cyan", right=True),
-            Column("tokens", right=True),
-            Column("speaker", "yellow"),
-            Column("text"),
-        )
-        screen = Screen(as_json)
-
-        def draw() -> None:
-            rows = [(entry, entry.actor or entry.role or entry.kind) for entry in found]
+    def draw() -> None:
+        if not wait:
+            shell.line(f"job {job.id} is waiting for a worker: acms worker")
+        elif done is None:
+            shell.line(f"nothing was compacted: {job.reason}")
+        else:
+            shell.list(COMPACTIONS, [done])
+            _tell_lost(shell, done)
             if full:
-                for entry, who in rows:
-                    render.block(screen, f"v{entry.version} {entry.tokens} tokens {who}", entry.content)
-                return
-            screen.table(
-                columns,
-                [[f"v{e.version}", str(e.tokens), str(who), preview(e.content, 160)] for e, who in rows],
-            )
+                render.block(shell, f"v{done.version}", done.summary)
 
-        value: dict[str, Any] = {
-            "session": session,
-            "entries": [
-                {"id": e.id, "version": e.version, "kind": e.kind, "role": e.role, "actor": e.actor, "tokens": e.tokens,
-                 "content": e.content}
-                for e in found
-            ],
-        }  # fmt: skip
-        screen.show(value, draw)
-
-    run(as_json, work())
+    shell.show({"session": session, "job": job.id, "compaction": done, "reason": job.reason}, draw)
 
 
-@app.command(epilog="Example:  acms undo user_123 41")
-def undo(
-    session: Session,
-    version: Version,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
-) -> None:
-    """Take back a summary, an edit or a retraction: what it replaced is in force again."""
+@command("acms compactions user_123")
+async def compactions(shell: Shell, session: Session, full: Full = False, at: At = None) -> None:
+    """List the compactions of a session, undone ones too."""
+    async with shell.looking(session, at) as one:
+        found = await one.compactions()
 
-    async def work() -> None:
-        async with writing(db, namespace, session, works=False) as one:
-            undone = await one.undo(version)
-        screen = Screen(as_json)
-        value = {"session": session, "version": undone, "undone": version}
-        screen.show(value, lambda: screen.line(f"v{undone} takes back v{version}"))
+    def draw() -> None:
+        shell.list(COMPACTIONS, found, none="nothing was compacted; acms compact does it")
+        for each in found if full else ():
+            render.block(shell, f"v{each.version}", each.summary)
 
-    run(as_json, work())
+    shell.show({"session": session, "compactions": found}, draw)
+
+
+@command("acms expand user_123 41")
+async def expand(shell: Shell, session: Session, version: Version, full: Full = False) -> None:
+    """Show what a summary stands for, as it was read before."""
+    async with shell.reading(session) as one:
+        found = await one.expand(version)
+
+    def draw() -> None:
+        for entry in found if full else ():
+            who = entry.actor or entry.role or entry.kind
+            render.block(shell, f"v{entry.version} {entry.tokens} tokens {who}", entry.content)
+        if not full:
+            shell.list(render.ENTRIES, found)
+
+    fields = ("id", "version", "kind", "role", "actor", "tokens", "content")
+    entries = [{field: getattr(entry, field) for field in fields} for entry in found]
+    shell.show({"session": session, "entries": entries}, draw)
+
+
+@command("acms undo user_123 41")
+async def undo(shell: Shell, session: Session, version: Version) -> None:
+    """Take back a summary, an edit or a retraction.
+
+    What it replaced is in force again.
+    """
+    async with shell.writing(session, works=False) as one:
+        undone = await one.undo(version)
+    value = {"session": session, "version": undone, "undone": version}
+    shell.show(value, lambda: shell.line(f"v{undone} takes back v{version}"))
 
 
 # ── policy ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _show_policy(session: str, found: ResolvedPolicy, as_json: bool) -> None:
+POLICY = (
+    Column("field", "magenta", of=itemgetter(0)),
+    Column("value", wide=True, of=itemgetter(1)),
+    Column("from", "dim", of=itemgetter(2)),
+)
+
+
+def _show_policy(shell: Shell, session: str, found: ResolvedPolicy) -> None:
     values = found.policy.to_json()
-    screen = Screen(as_json)
-    columns = Column("field", "magenta"), Column("value"), Column("from", "dim")
     rows = [
-        [name, "" if value is None else str(value).lower(), found.levels[name]]
+        (name, "" if value is None else str(value).lower(), found.levels[name])
         for name, value in values.items()
     ]
-    screen.show(
-        {"session": session, "policy": values, "levels": found.levels}, lambda: screen.table(columns, rows)
-    )
+    value = {"session": session, "policy": values, "levels": found.levels}
+    shell.show(value, lambda: shell.list(POLICY, rows))
 
 
-@policy.command("get", epilog="Example:  acms policy get user_123")
-def policy_get(
-    session: Session, db: Db = None, namespace: Namespace = "default", as_json: AsJson = False
-) -> None:
+@command("acms policy get user_123", name="get", home=policy)
+async def policy_get(shell: Shell, session: Session) -> None:
     """Show the policy in force, and which level each field comes from."""
-
-    async def work() -> None:
-        async with reading(db, namespace, session) as one:
-            found = await one.policy()
-        _show_policy(session, found, as_json)
-
-    run(as_json, work())
+    async with shell.reading(session) as one:
+        found = await one.policy()
+    _show_policy(shell, session, found)
 
 
-@policy.command("set", epilog="Example:  acms policy set user_123 --budget 8000 --threshold 0.7")
-def policy_set(
+@command("acms policy set user_123 --budget 8000 --threshold 0.7", name="set", home=policy)
+async def policy_set(
+    shell: Shell,
     session: Session,
     threshold: Annotated[
         float | None, typer.Option("--threshold", metavar="SHARE", help="Of the budget.")
@@ -290,9 +207,6 @@ def policy_set(
     whole: Annotated[
         bool, typer.Option("--for-namespace", help="For every session of the namespace, not only this one.")
     ] = False,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
 ) -> None:
     """Change fields of a session's policy, or of its namespace's."""
     changes = _given(
@@ -305,12 +219,8 @@ def policy_set(
         smallest_prompt=prompt,
     )
     change = _Change(changes | dict.fromkeys(reset or ()), retention, hold, whole)
-
-    async def work() -> None:
-        change.check()
-        _show_policy(session, await change.make(db, namespace, session), as_json)
-
-    run(as_json, work())
+    change.check()
+    _show_policy(shell, session, await change.make(shell, session))
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,11 +244,11 @@ class _Change:
                 "is a matter of the whole namespace", field="retention", options=("--for-namespace",)
             )
 
-    async def make(self, db: str | None, namespace: str, session: str) -> ResolvedPolicy:
+    async def make(self, shell: Shell, session: str) -> ResolvedPolicy:
         """Make it, and return the policy that the session has then."""
-        service = ACMSConfig.from_env().compaction
-        async with opened(db) as storage:
-            context = await known(storage, session, namespace)
+        service, namespace = ACMSConfig.from_env().compaction, shell.namespace
+        async with shell.opened() as storage:
+            context = await shell.known(storage, session)
             if not self.whole:
                 return await policy_levels.change(storage, context.id, self.fields, service=service)
             await policy_levels.change_namespace(storage, namespace, self.fields)

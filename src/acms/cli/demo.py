@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from contextlib import AsyncExitStack
 from importlib.resources import as_file, files
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -15,12 +16,13 @@ import typer
 
 from acms.branches.importers import Turn, read_chat
 from acms.cli import render
-from acms.cli.base import AsJson, Namespace, app, embedder, file_url, run
+from acms.cli.base import Shell, command, embedder, file_url
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig, ReflectionConfig
 from acms.knowledge import Fact
 from acms.log.in_force import preview
 from acms.model import Kind
+from acms.ports import Progress
 from acms.providers import OfflineReflector
 from acms.results import ContextItems
 from acms.session import ACMS
@@ -37,57 +39,43 @@ QUESTIONS = (
     "How do order events reach the warehouse and billing?",
 )
 OLD = "Decision: order events go to the warehouse and to billing through Kafka"
-GO_ON = (
-    "  acms import chat.jsonl --session mine               import your own",
-    "  acms facts mine                                     what is known; acms reflect mine --wait finds it",
-    '  acms recall mine "what did we choose?" --why        ask, and see the reasons',
-    "  python -c 'import acms; help(acms.ACMS)'            use it from Python",
+ASK = "what did we decide about Kafka?"
+OWN = (
+    '  acms add mine user "We deploy on Tuesdays."    begin a session of your own',
+    '  acms recall mine "when do we deploy?"          ask it',
+    "  acms import chat.jsonl --session mine          or bring a conversation: acms import --help",
 )
 
 
-@app.command(epilog="Example:  acms demo --db sqlite:///demo.db")
-def demo(
+@command("acms demo --db sqlite:///demo.db", db=False)
+async def demo(
+    shell: Shell,
     db: Annotated[
         str | None,
         typer.Option("--db", metavar="URL", help="Where to keep it; default: a temporary file."),
     ] = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
 ) -> None:
     """Show what ACMS does, on a bundled conversation.
 
     Uses a temporary database, unless --db names one to keep.
     """
-    run(as_json, tell(db, namespace, Screen(as_json)))
-
-
-async def tell(db: str | None, namespace: str, screen: Screen) -> None:
-    """Run the demo on a temporary database, or on the one that is named."""
     async with AsyncExitStack() as stack:
         url = db
         if url is None:
-            folder = stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="acms-", ignore_cleanup_errors=True)
-            )
-            url = file_url(Path(folder) / "demo.db")
-        later = ACMSConfig(
-            reflection=ReflectionConfig(enabled=False)
-        )  # the story reflects when it has been told
-        session = await stack.enter_async_context(
-            ACMS(
-                SESSION,
-                open_storage(url),
-                embedder(),
-                reflector=OfflineReflector(),
-                config=later,
-                namespace=namespace,
-            )
+            folder = tempfile.TemporaryDirectory(prefix="acms-", ignore_cleanup_errors=True)
+            url = file_url(Path(stack.enter_context(folder)) / "demo.db")
+        # the story reflects when it has been told
+        later = ACMSConfig(reflection=ReflectionConfig(enabled=False))
+        storage, reflector = open_storage(url), OfflineReflector()
+        session = ACMS(
+            SESSION, storage, embedder(), reflector=reflector, config=later, namespace=shell.namespace
         )
-        told = await _run_story(session)
-    screen.show(_json(told), lambda: _draw(screen, told, db))
+        with shell.progress("telling the story") as tell:
+            told = await _run_story(await stack.enter_async_context(session), tell)
+    shell.show(_json(told), lambda: _draw(shell, told, db))
 
 
-async def _run_story(session: ACMS) -> dict[str, Any]:
+async def _run_story(session: ACMS, tell: Progress) -> dict[str, Any]:
     """Use the session, and return what there is to show."""
     with as_file(files("acms") / "data" / "demo.jsonl") as path:
         turns = list(read_chat(path))
@@ -98,6 +86,7 @@ async def _run_story(session: ACMS) -> dict[str, Any]:
         assert session.last_receipt is not None
         new += not session.last_receipt.repeated
         moments.append(perf_counter())
+        tell(len(moments) - 1, len(turns))
     ready, seconds = moments[1] - moments[0], moments[-1] - moments[1]
     started = perf_counter()
     await session.wait_pending()
@@ -205,24 +194,24 @@ def _draw(screen: Screen, told: dict[str, Any], db: str | None) -> None:
     _draw_log(screen, told)
     _draw_facts(screen, told)
     stats = told["stats"]
-    screen.title("8. Stats")
+    screen.title(f"8. acms stats {SESSION}")
     screen.line(
         f"version {stats.version}, {stats.messages} messages ({stats.tokens:,} tokens by {stats.counter}), "
         f"{stats.active_messages} in force ({stats.active_tokens:,}), {stats.episodes} episodes; "
         f"ranked by {stats.tier if stats.tier == 'words' else f'words and {stats.tier}'}"
     )
     screen.title("Go on")
+    kept = db or "sqlite:///demo.db"
     if db is None:
-        screen.line("  acms demo --db sqlite:///demo.db                    keep this conversation")
-    else:
-        screen.line(f'  acms recall {SESSION} "who is on call?" --why --db {db}')
-    for line in GO_ON:
+        screen.line(f"  acms demo --db {kept}              keep this conversation, and ask it:")
+    screen.line(f'  acms recall {SESSION} "{ASK}" --why --db {kept}')
+    for line in OWN:
         screen.line(line)
 
 
 def _draw_messages(screen: Screen, told: dict[str, Any]) -> None:
     new, total, ready, seconds = told["messages"]
-    screen.title("1. Ingest: each message is on disk before the next one")
+    screen.title("1. acms import: each message is on disk before the next one")
     rate = f"{(total - 1) / seconds:,.0f} a second" if new else "all there already: nothing is stored twice"
     screen.line(
         f"the first after {ready:.2f} s, with a new file and the vocabulary; then {total - 1} more: {rate}"
@@ -230,15 +219,15 @@ def _draw_messages(screen: Screen, told: dict[str, Any]) -> None:
 
     stats = told["stats"]
     if stats.tier == "words":
-        screen.line("recall is by words; the extra local finds by meaning too", "dim")
+        screen.line("recall is by words; with the local model it finds by meaning too", "dim")
     else:
         screen.line(
             f"their vectors by {stats.tier}, behind the acknowledgement: {told['embedded']:.2f} s more", "dim"
         )
 
     window: ContextItems = told["window"]
-    screen.title(f"2. window({WINDOW}): the newest messages that fit")
-    screen.table(render.WINDOWED, [render.windowed_row(item) for item in window])
+    screen.title(f"2. acms window {SESSION} --budget {WINDOW}: the newest messages that fit")
+    screen.list(render.WINDOWED, window)
     screen.line(
         f"{len(window)} messages, {window.tokens} of {WINDOW} tokens; tool calls keep all their answers",
         "dim",
@@ -246,64 +235,52 @@ def _draw_messages(screen: Screen, told: dict[str, Any]) -> None:
 
 
 def _draw_answers(screen: Screen, told: dict[str, Any]) -> None:
-    screen.title(f"3. recall(question, token_budget={BUDGET}): {1000 * told['recalled']:.1f} ms a question")
+    took = f"{1000 * told['recalled']:.1f} ms a question"
+    screen.title(f"3. acms recall {SESSION} QUESTION --budget {BUDGET}: {took}")
     for question, items in told["answers"]:
         screen.line(f"? {question}", "bold yellow")
-        screen.table(
-            render.RANKED, [render.ranked_row(rank, item) for rank, item in render.ranked(items)[:SHOWN]]
-        )
+        screen.list(render.RANKED, [item for _, item in render.ranked(items)[:SHOWN]])
         screen.line(f"best {SHOWN} of {len(items)} items, {items.tokens} of {items.budget} tokens", "dim")
 
     last: ContextItems = told["answers"][-1][1]
     verdicts = list(last.ledger)
     shown = [verdict for verdict in verdicts if verdict.included][:3]
     rejected = [verdict for verdict in verdicts if not verdict.included]
-    screen.title("4. The ledger: why each message is in or out (last question)")
-    screen.table(render.LEDGER, [render.verdict_row(verdict) for verdict in (*shown, *rejected[:4])])
+    screen.title("4. --why: the reason of each message that is in or out (last question)")
+    screen.list(render.LEDGER, (*shown, *rejected[:4]))
     screen.line(
         f"{len(verdicts) - len(rejected)} shown, {len(rejected)} left out, each with its reason", "dim"
     )
 
 
 def _draw_log(screen: Screen, told: dict[str, Any]) -> None:
-    screen.title("5. Episodes: found while writing")
+    screen.title(f"5. acms episodes {SESSION}: found while writing")
     reasons = Counter(episode.reason or "still open" for episode in told["episodes"])
-    columns = Column("ends with", "magenta"), Column("episodes", right=True)
-    screen.table(columns, [[reason.replace("_", " "), str(count)] for reason, count in reasons.most_common()])
+    columns = (
+        Column("ends with", "magenta", of=lambda pair: pair[0].replace("_", " ")),
+        Column("episodes", right=True, of=itemgetter(1)),
+    )
+    screen.list(columns, reasons.most_common())
 
     old, then, now = told["old"], told["then"], told["now"]
     screen.title("6. Time: nothing is ever lost")
     screen.line(f"at v{told['changed'] - 1} the decision was v{then['version']}: {then['content']}")
     screen.line(f"v{told['changed']} takes its place, so now it is v{now['version']}: {now['content']}")
-    screen.line(
-        f"retract(v{old.version}) is v{told['retraction']}: from there on the old one is not shown at all"
-    )
-    screen.line(
-        f"why not the old one? {told['why_not'].reason}; session.at({told['retraction'] - 1}) still shows it"
-    )
+    gone = told["retraction"]
+    screen.line(f"v{gone} takes v{old.version} back: from there on the old one is not shown at all")
+    screen.line(f"why not the old one? {told['why_not'].reason}; acms at {SESSION} {gone - 1} still shows it")
 
 
 def _draw_facts(screen: Screen, told: dict[str, Any]) -> None:
     facts: list[Fact]
     facts, reflected = told["facts"]
-    screen.title("7. Facts: what the episodes established, by rules, without a model")
+    screen.title(f"7. acms facts {SESSION}: what the episodes established, by rules, without a model")
+    places = {entry.id: f"v{entry.version}" for entry in told["entries"]}
     columns = (
+        Column("value", wide=True, of=lambda fact: preview(fact.value or fact.content, 100)),
         Column("subject", "magenta"),
         Column("attribute", "magenta"),
-        Column("said at", "cyan"),
-        Column("value"),
+        Column("said at", "cyan", of=lambda fact: " ".join(places.get(id, id) for id in fact.sources)),
     )
-    places = {entry.id: f"v{entry.version}" for entry in told["entries"]}
-    screen.table(
-        columns,
-        [
-            [
-                fact.subject,
-                fact.attribute,
-                " ".join(places.get(id, id) for id in fact.sources),
-                preview(fact.value or fact.content, 100),
-            ]
-            for fact in facts[:LISTED]
-        ],
-    )
+    screen.list(columns, facts[:LISTED])
     screen.line(f"{min(LISTED, len(facts))} of {len(facts)} facts, found in {reflected:.2f} s", "dim")

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Awaitable, Callable
+import shlex
+from collections.abc import Sequence
 from typing import Annotated, TypedDict
 
 import typer
 
-from acms.cli import render
-from acms.cli.base import AsJson, Db, app, known, opened, run
-from acms.cli.render import Screen, plain
+from acms.cli.base import Shell, Yes, command, known
+from acms.cli.render import plain, shell_words
 from acms.config import ACMSConfig
 from acms.erasure import erase as erasure
+from acms.log.facts import as_fact
+from acms.log.in_force import preview
 from acms.log.policy import CompactionPolicy
-from acms.model import Json
+from acms.model import Entry, Json, Kind, State
 from acms.ports import Progress, StorageBackend
+from acms.privacy.detect import safe_key
 from acms.results import Erasure
 
 
-@app.command(epilog="Example:  acms erase user_123 --message ID --verify")
-def erase(
+@command("acms erase user_123 --message ID --verify", namespace=None)
+async def erase(
+    shell: Shell,
     session: Annotated[
         str | None, typer.Argument(metavar="[SESSION]", help="Name of the session, or its id.")
     ] = None,
@@ -38,18 +41,17 @@ def erase(
     verify: Annotated[
         bool, typer.Option("--verify", help="Search the store for what is left, every byte of it.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    db: Db = None,
+    yes: Yes = False,
     namespace: Annotated[
         str | None, typer.Option("--namespace", metavar="NAME", help="The group of sessions to look in.")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Delete content for ever, in every fork; its versions stay as tombstones.
+) -> int:
+    """Delete content for ever, in every fork; tombstones stay.
 
-    Edits go too, and every summary and fact made from it; what such a summary stood for is in force again. With
-    --verify it leaves with 1 when something is left. There is no way back, but for a backup. Not reached are pinned
-    values, stored summaries of prompts, vectors in Chroma, and copies elsewhere; the output says what to do about them.
+    Edits go too, and every summary and fact made from it; what such a summary stood for is in force again. A message
+    that a fact was made from stays, and is named. With --verify it leaves with 1 when something is left. There is no
+    way back, but for a backup. Not reached are pinned values, stored summaries of prompts, vectors in Chroma, and
+    copies elsewhere; the output says what to do about them.
     """
     _check_who(session, actor, whole, named=bool(message), everything=everything, namespace=namespace)
     where = "every namespace" if namespace is None else f"namespace {namespace}"
@@ -57,23 +59,38 @@ def erase(
         what = f"everything of {session}" if everything else f"{len(message or [])} entries of {session}"
     else:
         what = f"everything {actor} said in {where}" if whole is None else f"everything in namespace {whole}"
-    if not yes:
-        if not sys.stdin.isatty():
-            raise typer.BadParameter("nobody can be asked here: say --yes")
-        typer.confirm(f"Erase {what}, and whatever was made from it? There is no way back.", abort=True)
+    shell.confirm(f"Erase {what}, and whatever was made from it? There is no way back.", yes)
+    context = None
+    async with shell.opened() as storage:
+        if session is not None:
+            context = await known(storage, session, namespace or "default")
+        sources = await _sources(storage, message or [])
+        with shell.progress("erasing") as tell:
+            how: _How = {"verify": verify, "service": ACMSConfig.from_env().compaction, "progress": tell}
+            if context is None:
+                who = {"actor": actor, "namespace": whole if whole is not None else namespace}
+                given = {name: value for name, value in who.items() if value is not None}
+                done = await erasure.erase_subject(storage, **given, **how)
+            elif everything:
+                done = await erasure.erase_context(storage, context.id, **how)
+            else:
+                done = await erasure.erase(storage, context.id, message or [], **how)
+        left = [one for one in await _live(storage, sources) if one.id not in done.ids]
+    value: dict[str, Json] = {"what": what, **plain(done), "sources_left": [one.id for one in left]}
+    shell.show(value, lambda: _draw(shell, what, done, [(session or "", one) for one in left]))
+    return 1 if done.residue else 0
 
-    async def go(storage: StorageBackend, progress: Progress) -> Erasure:
-        how: _How = {"verify": verify, "service": ACMSConfig.from_env().compaction, "progress": progress}
-        if session is None:
-            who = {"actor": actor, "namespace": whole if whole is not None else namespace}
-            given = {name: value for name, value in who.items() if value is not None}
-            return await erasure.erase_subject(storage, **given, **how)
-        context = await known(storage, session, namespace or "default")
-        if everything:
-            return await erasure.erase_context(storage, context.id, **how)
-        return await erasure.erase(storage, context.id, message or [], **how)
 
-    run(as_json, _erase(go, what, db, as_json))
+async def _live(storage: StorageBackend, ids: Sequence[str]) -> list[Entry]:
+    """Return the entries that still say something."""
+    found = await storage.get(ids) if ids else ()
+    return [one for one in found if one is not None and one.state is State.LIVE]
+
+
+async def _sources(storage: StorageBackend, ids: Sequence[str]) -> list[str]:
+    """Return the messages that facts among these entries were made from."""
+    made = [as_fact(one) for one in await _live(storage, ids) if one.kind is Kind.FACT]
+    return list(dict.fromkeys(id for fact in made for id in fact.sources))
 
 
 class _How(TypedDict):
@@ -104,26 +121,21 @@ def _check_who(
         raise typer.BadParameter("names a namespace already", param_hint="--namespace-all")
 
 
-async def _erase(
-    go: Callable[[StorageBackend, Progress], Awaitable[Erasure]], what: str, db: str | None, as_json: bool
-) -> int:
-    async with opened(db) as storage:
-        with render.progress("erasing") as tell:
-            done = await go(storage, tell)
-    screen = Screen(as_json)
-
-    def draw() -> None:
-        screen.line(
-            f"{what}: {len(done.ids)} entries of {len(done.contexts)} sessions are erased,"
-            f" {len(done.cascaded)} of them summaries and facts made from others"
+def _draw(shell: Shell, what: str, done: Erasure, left: Sequence[tuple[str, Entry]]) -> None:
+    shell.line(
+        f"{what}: {len(done.ids)} entries of {len(done.contexts)} sessions are erased,"
+        f" {len(done.cascaded)} of them summaries and facts made from others"
+    )
+    for session, one in left:
+        shell.line(
+            f"v{one.version}, which the fact was made from, stays: {preview(one.content, 100)}", "yellow"
         )
-        for left in done.residue:
-            screen.line(f"still there: {left}", "red")
-        if done.verified and not done.residue:
-            screen.line("nothing of it is left in the store", "green")
-        for place in done.unreached:
-            screen.line(f"not reached: {place}")
-
-    value: dict[str, Json] = {"what": what, **plain(done)}
-    screen.show(value, draw)
-    return 1 if done.residue else 0
+        words = ["acms", "erase", session, "--message", one.id, *(("--db", shell.db) if shell.db else ())]
+        if shell.db is None or safe_key(shell.db):  # an address with a password is left to the reader
+            shell.line(f"  to erase it too: {shlex.join(words)}", "yellow")
+    for rest in done.residue:
+        shell.line(f"still there: {rest}", "red")
+    if done.verified and not done.residue:
+        shell.line("nothing of it is left in the store", "green")
+    for place in done.unreached:
+        shell.line(f"not reached: {shell_words(place)}")

@@ -30,7 +30,7 @@ from acms.cli.base import (
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import EntryNotFoundError
-from acms.knowledge import Decision, Fact, Scope
+from acms.knowledge import Fact, Scope
 from acms.log.encoding import locate
 from acms.log.in_force import preview
 from acms.log.read import profile
@@ -71,7 +71,7 @@ def facts(
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """List what is known, with its history and its evidence; take a change back.
+    """List what is known, and why; take a change back.
 
     FACT is the id of a fact, or its version. undo takes back the entry at VERSION: what it replaced is known again.
     """
@@ -153,31 +153,16 @@ async def _found(asked: _Asked, *, history: bool) -> list[Fact]:
 # ── what is known ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 FACTS = (
-    Column("version", "cyan", right=True),
-    Column("id", "dim"),
+    Column("value", wide=True, of=lambda fact: preview(fact.value or fact.content, 160)),
     Column("subject", "magenta"),
     Column("attribute", "magenta"),
-    Column("type"),
-    Column("sure", "green", right=True),
-    Column("from", "yellow"),
-    Column("since", "dim"),
-    Column("value"),
+    Column("version", "cyan", right=True, of=render.version),
+    Column("sure", "green", right=True, of="confidence"),
+    Column("from", "yellow", of=lambda fact: _versions(fact.sources, fact.context)),
+    Column("type", of="fact_type"),
+    Column("since", "dim", of="created_at"),
+    Column("id", "dim"),
 )
-
-
-def fact_row(fact: Fact) -> list[str]:
-    """Return a fact as a row of the `FACTS` table."""
-    return [
-        f"v{fact.version}",
-        fact.id,
-        fact.subject,
-        fact.attribute,
-        fact.fact_type,
-        f"{fact.confidence:.2f}",
-        _versions(fact.sources, fact.context),
-        f"{fact.created_at:%Y-%m-%d %H:%M}" if fact.created_at else "",
-        preview(fact.value or fact.content, 160),
-    ]
 
 
 def _versions(ids: Sequence[str], context: str) -> str:
@@ -193,50 +178,30 @@ async def _list(asked: _Asked) -> None:
     screen = Screen(asked.as_json)
 
     def draw() -> None:
-        if found:
-            screen.table(FACTS, [fact_row(fact) for fact in found])
-        else:
-            screen.line("no facts; acms reflect finds them")
+        screen.list(FACTS, found, none="no facts; acms reflect finds them")
 
     screen.show({"session": asked.session, "scope": asked.scope, "facts": found}, draw)
 
 
 CHANGES = (
-    Column("version", "cyan", right=True),
-    Column("subject", "magenta"),
-    Column("attribute", "magenta"),
-    Column("until", right=True),
-    Column("reason"),
-    Column("from", "yellow"),
-    Column("evidence", "yellow"),
-    Column("value"),
+    *FACTS[:4],
+    Column("until", right=True, of=lambda fact: f"v{fact.retired.version}" if fact.retired else "in force"),
+    Column("reason", of=lambda fact: fact.retired.reason if fact.retired else ""),
+    FACTS[5],
+    Column(
+        "evidence",
+        "yellow",
+        of=lambda fact: _versions(fact.retired.evidence, fact.context) if fact.retired else "",
+    ),
 )
 
 
 async def _history(asked: _Asked) -> None:
     found = await _found(asked, history=True)
     screen = Screen(asked.as_json)
-    rows: list[list[str]] = []
-    for fact in found:
-        gone = fact.retired
-        rows.append(
-            [
-                f"v{fact.version}",
-                fact.subject,
-                fact.attribute,
-                f"v{gone.version}" if gone else "in force",
-                gone.reason if gone else "",
-                _versions(fact.sources, fact.context),
-                _versions(gone.evidence, fact.context) if gone else "",
-                preview(fact.value or fact.content, 160),
-            ]
-        )
 
     def draw() -> None:
-        if rows:
-            screen.table(CHANGES, rows)
-        else:
-            screen.line("nothing was ever known about it")
+        screen.list(CHANGES, found, none="nothing was ever known about it")
 
     screen.show({"session": asked.session, "scope": asked.scope, "facts": found}, draw)
 
@@ -272,11 +237,11 @@ async def _why(asked: _Asked, name: str) -> None:
         _write_sources(screen, sources)
         if before:
             screen.title("It replaced")
-            screen.table(FACTS, [fact_row(one) for one in before])
+            screen.list(FACTS, before)
         if gone is not None:
             screen.title(f"No longer in force since v{gone.version}: {gone.reason}")
             if after is not None:
-                screen.table(FACTS, [fact_row(after)])
+                screen.list(FACTS, [after])
             _write_sources(screen, evidence)
             screen.line(f"take that back: acms facts undo {asked.session} {gone.version}", "dim")
 
@@ -314,17 +279,13 @@ async def _evidence(storage: StorageBackend, ids: Sequence[str]) -> list[dict[st
 
 def _write_sources(screen: Screen, found: Sequence[Mapping[str, Any]]) -> None:
     columns = (
-        Column("session", "magenta"),
-        Column("version", "cyan", right=True),
+        Column("text", wide=True, of="preview"),
+        Column("version", "cyan", right=True, of=lambda one: f"v{one['version'] or '?'}"),
         Column("speaker", "yellow"),
-        Column("text"),
+        Column("session", "magenta"),
     )
-    rows = [
-        [str(one["session"] or ""), f"v{one['version'] or '?'}", str(one["speaker"] or ""), one["preview"]]
-        for one in found
-    ]
-    if rows:
-        screen.table(columns, rows)
+    if found:
+        screen.list(columns, found)
 
 
 async def _undo(asked: _Asked, version: int) -> None:
@@ -346,25 +307,13 @@ async def _undo(asked: _Asked, version: int) -> None:
 # ── reflect ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 DECISIONS = (
+    Column("value", wide=True, of=lambda one: preview(one.proposal.value or one.proposal.content, 80)),
     Column("outcome", "magenta"),
-    Column("asked"),
-    Column("subject"),
-    Column("attribute"),
-    Column("value"),
+    Column("subject", of=lambda one: one.proposal.subject),
+    Column("attribute", of=lambda one: one.proposal.attribute),
     Column("reason"),
+    Column("asked", of=lambda one: one.proposal.action),
 )
-
-
-def _decision_row(decision: Decision) -> list[str]:
-    proposal = decision.proposal
-    return [
-        decision.outcome,
-        proposal.action,
-        proposal.subject,
-        proposal.attribute,
-        preview(proposal.value or proposal.content, 80),
-        decision.reason,
-    ]
 
 
 @app.command(epilog="Example:  acms reflect user_123 --wait")
@@ -388,7 +337,8 @@ def reflect(
         done: list[Reflected] = []
         async with reading(db, namespace, session) as one:
             waiting = sum(episode.summary is None for episode in await one.episodes("closed"))
-        with render.progress("reflecting") as progress:
+        screen = Screen(as_json)
+        with screen.progress("reflecting") as progress:
 
             def heard(event: Event) -> None:
                 if isinstance(event, Reflected):
@@ -405,14 +355,13 @@ def reflect(
                     await one.wait(job)
                 left = sum(episode.summary is None for episode in await one.episodes("closed"))
         decisions = [decision for each in done for decision in each.decisions]
-        screen = Screen(as_json)
 
         def draw() -> None:
             if not wait:
                 screen.line(f"job {job.id} is waiting for a worker: acms worker")
                 return
             if decisions:
-                screen.table(DECISIONS, [_decision_row(decision) for decision in decisions])
+                screen.list(DECISIONS, decisions)
             screen.line(f"{waiting - left} episodes reflected on, {left} wait for more to be said", "dim")
 
         value = {"session": session, "job": job.id, "waiting": left, "reflected": done}

@@ -8,26 +8,13 @@ import logging
 import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from acms import compose
 from acms.cli import render
-from acms.cli.base import (
-    AsJson,
-    Db,
-    Model,
-    Namespace,
-    ReflectorName,
-    Unused,
-    Url,
-    app,
-    known,
-    opened,
-    reflecting,
-    run,
-)
+from acms.cli.base import Model, ReflectorName, Shell, Url, command, reflecting
 from acms.cli.keys import served
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
@@ -48,8 +35,9 @@ if TYPE_CHECKING:
 LIST, RETRY, CANCEL = "list", "retry", "cancel"
 
 
-@app.command(epilog="Example:  acms worker --concurrency 2")
-def worker(
+@command("acms worker --concurrency 2", namespace="unused", waits=False)
+async def worker(
+    shell: Shell,
     once: Annotated[bool, typer.Option("--once", help="Do what is due, and leave.")] = False,
     concurrency: Annotated[
         int, typer.Option("--concurrency", min=1, metavar="N", help="Jobs to run at a time.")
@@ -63,9 +51,6 @@ def worker(
     reflector: ReflectorName = None,
     url: Url = None,
     model: Model = None,
-    db: Db = None,
-    namespace: Unused = "default",
-    as_json: AsJson = False,
 ) -> None:
     """Work off jobs until told to stop.
 
@@ -79,36 +64,31 @@ def worker(
     for kind in wanted or ():
         if kind not in can and not (reflector and kind.startswith("reflect:")):
             raise typer.BadParameter(f"{kind!r} is not one of {', '.join(sorted(can))}", param_hint="--kinds")
+    config = ACMSConfig.from_env()
+    async with AsyncExitStack() as stack:
+        found: list[Reflector] = []
+        if reflector is not None:
+            found.append(await stack.enter_async_context(reflecting(reflector, url=url, model=model)))
+        handlers = _of_kinds(wanted, compose.handlers(config, reflectors=found))
 
-    async def work() -> None:
-        config = ACMSConfig.from_env()
-        screen = Screen(as_json)
-        async with AsyncExitStack() as stack:
-            found: list[Reflector] = []
-            if reflector is not None:
-                found.append(await stack.enter_async_context(reflecting(reflector, url=url, model=model)))
-            handlers = _of_kinds(wanted, compose.handlers(config, reflectors=found))
+        def made(storage: StorageBackend) -> Worker:
+            return Worker(
+                storage,
+                handlers,
+                config=config.worker,
+                retry=config.retry,
+                concurrency=concurrency,
+                on_event=lambda event: _report(shell, event),
+            )
 
-            def made(storage: StorageBackend) -> Worker:
-                return Worker(
-                    storage,
-                    handlers,
-                    config=config.worker,
-                    retry=config.retry,
-                    concurrency=concurrency,
-                    on_event=lambda event: _report(screen, event),
-                )
-
-            one: Worker | Everybody
-            if everybody:
-                poll = config.worker.poll_seconds
-                one = Everybody(*await stack.enter_async_context(served(db)), made, poll_seconds=poll)
-            else:
-                one = made(await stack.enter_async_context(opened(db)))
-            with _signals(one):
-                await (one.drain() if once else one.run())
-
-    run(as_json, work())
+        one: Worker | Everybody
+        if everybody:
+            poll = config.worker.poll_seconds
+            one = Everybody(*await stack.enter_async_context(served(shell.db)), made, poll_seconds=poll)
+        else:
+            one = made(await stack.enter_async_context(shell.opened()))
+        with _signals(one):
+            await (one.drain() if once else one.run())
 
 
 def _of_kinds(wanted: Sequence[str] | None, handlers: Mapping[str, Handler]) -> Mapping[str, Handler]:
@@ -259,8 +239,9 @@ def _report(screen: Screen, event: Event) -> None:
     print(render.clean(f"{told}: {error}" if error else told), flush=True)
 
 
-@app.command(epilog="Example:  acms jobs --state failed")
-def jobs(
+@command("acms jobs --state failed")
+async def jobs(
+    shell: Shell,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -273,9 +254,6 @@ def jobs(
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=PAGE, metavar="N", help="Jobs to show.")] = 50,
     after: Annotated[str | None, typer.Option("--after", metavar="ID", help="Start behind this job.")] = None,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first; try some again, or cancel some.
 
@@ -289,63 +267,38 @@ def jobs(
         raise typer.BadParameter(f"one session, not {len(rest)}", param_hint="SESSION")
     if verb != LIST and not rest:
         raise typer.BadParameter("name at least one job", param_hint="ID")
+    async with shell.opened() as storage:
+        next_after: str | None = None
+        if verb == LIST:
+            context = (await shell.known(storage, rest[0])).id if rest else None
+            page = await storage.jobs(
+                JobQuery(context=context, states=(state,) if state else (), after=after, limit=limit)
+            )
+            found, next_after = list(page.items), page.next_after
+        else:
+            change = requests.retry if verb == RETRY else requests.cancel
+            found = [await change(storage, id) for id in rest]
+        names = await _sessions(storage, found)
 
-    async def work() -> None:
-        async with opened(db) as storage:
-            next_after: str | None = None
-            if verb == LIST:
-                context = (await known(storage, rest[0], namespace)).id if rest else None
-                page = await storage.jobs(
-                    JobQuery(context=context, states=(state,) if state else (), after=after, limit=limit)
-                )
-                found, next_after = list(page.items), page.next_after
-            else:
-                change = requests.retry if verb == RETRY else requests.cancel
-                found = [await change(storage, id) for id in rest]
-            names = await _sessions(storage, found)
-        screen = Screen(as_json)
+    def draw() -> None:
+        shell.list(JOBS, listed, none="no jobs")
+        if next_after is not None:
+            shell.line(f"more: --after {next_after}", "dim")
 
-        def draw() -> None:
-            if not found:
-                screen.line("no jobs")
-                return
-            screen.table(_COLUMNS, [_row(job, names[job.context]) for job in found])
-            if next_after is not None:
-                screen.line(f"more: --after {next_after}", "dim")
-
-        listed = [{"session": names[job.context], **_plain(job)} for job in found]
-        screen.show({"jobs": listed, "next_after": next_after}, draw)
-
-    run(as_json, work())
+    listed = [{"session": names[job.context], **render.fields_of(job)} for job in found]
+    shell.show({"jobs": listed, "next_after": next_after}, draw)
 
 
-_COLUMNS = (
+JOBS = (
     Column("id", "cyan", right=True),
     Column("kind", "magenta"),
-    Column("session"),
     Column("state", "yellow"),
+    Column("session"),
+    Column("error", wide=True, of=lambda job: preview(job["error"] or job["reason"] or "", 120)),
     Column("attempt", right=True),
-    Column("due", "dim"),
-    Column("error"),
+    Column("due", "dim", of=lambda job: job["not_before"] if job["state"] in WAITING else ""),
 )
-
-
-def _row(job: Job, session: str) -> list[str]:
-    waits = job.state in (JobState.READY, JobState.RUNNING)
-    due = f"{job.not_before:%Y-%m-%d %H:%M:%S}" if waits else ""
-    return [
-        job.id,
-        job.kind,
-        session,
-        job.state,
-        str(job.attempt),
-        due,
-        preview(job.error or job.reason or "", 120),
-    ]
-
-
-def _plain(job: Job) -> dict[str, Any]:
-    return render.plain(job)
+WAITING = (JobState.READY, JobState.RUNNING)
 
 
 async def _sessions(storage: StorageBackend, found: Sequence[Job]) -> dict[str, str]:

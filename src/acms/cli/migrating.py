@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
 
 from acms.cli import render
-from acms.cli.base import AsJson, Db, Unused, app, data_file, file_url, run
+from acms.cli.base import Shell, command, data_file, file_url
 from acms.cli.render import Column, Screen
 from acms.errors import ACMSError
 from acms.model import Migration
 from acms.ports import Handle, HasMigrations
 from acms.storage import Shards, open_storage
 from acms.storage.files import create_folder
-
-PATIENCE = 1.0
-"""Seconds after which a single step gets a progress bar too."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,8 +30,9 @@ class _Done:
     error: ACMSError | None = None
 
 
-@app.command(epilog="Example:  acms migrate --status --db postgresql://db.example/acms")
-def migrate(
+@command("acms migrate --status --db postgresql://db.example/acms", namespace="unused")
+async def migrate(
+    shell: Shell,
     status: Annotated[
         bool, typer.Option("--status", help="Only list the steps of the schema, and which are there.")
     ] = False,
@@ -52,10 +48,7 @@ def migrate(
     shard: Annotated[
         str | None, typer.Option("--shard", metavar="NAME", help="Only this shard of a shard file.")
     ] = None,
-    db: Db = None,
-    namespace: Unused = "default",
-    as_json: AsJson = False,
-) -> None:
+) -> int:
     """Bring the schema of a store up to what this release knows.
 
     Of a shard file every shard in turn. One migrator works at a time; interrupted, the same command goes on where it
@@ -65,32 +58,25 @@ def migrate(
         raise typer.BadParameter("either --status or --dry-run", param_hint="--status")
     if status and partitions is not None:
         raise typer.BadParameter("nothing is made with --status", param_hint="--partitions")
-    url = db or file_url(data_file())
+    url = shell.db or file_url(data_file())
     shards = _shard_file(url)
     if shard is not None and shards is None:
         raise typer.BadParameter("only a shard file has shards", param_hint="--shard")
-    if not (status or dry_run or db):
+    if not (status or dry_run or shell.db):
         create_folder(data_file().parent)
-
-    async def work() -> int:
-        screen = Screen(as_json)
-        found: list[_Done] = []
-        async for one, storage in _stores(url, shards, shard):
-            found.append(one)
-            if storage is not None:
-                await _look_after(one, storage, apply=not (status or dry_run), partitions=partitions)
-            if one.shard is None and one.error is not None:
-                raise one.error
-            if not as_json:
-                _draw(screen, one, status=status, dry_run=dry_run)
-        wrong = any(one.error is not None for one in found)
-        if as_json:
-            screen.show(
-                {"ok": not wrong, "stores": [_plain(one, sql=dry_run) for one in found]}, lambda: None
-            )
-        return 1 if wrong else 0
-
-    run(as_json, work())
+    found: list[_Done] = []
+    async for one, storage in _stores(url, shards, shard):
+        found.append(one)
+        if storage is not None:
+            await _look_after(shell, one, storage, apply=not (status or dry_run), partitions=partitions)
+        if one.shard is None and one.error is not None:
+            raise one.error
+        if not shell.as_json:
+            _draw(shell, one, status=status, dry_run=dry_run)
+    wrong = any(one.error is not None for one in found)
+    if shell.as_json:
+        shell.show({"ok": not wrong, "stores": [_plain(one, sql=dry_run) for one in found]}, lambda: None)
+    return 1 if wrong else 0
 
 
 def _shard_file(url: str) -> str | None:
@@ -126,7 +112,9 @@ async def _stores(
             await storage.aclose()
 
 
-async def _look_after(one: _Done, storage: Handle, *, apply: bool, partitions: int | None) -> None:
+async def _look_after(
+    shell: Shell, one: _Done, storage: Handle, *, apply: bool, partitions: int | None
+) -> None:
     """Read the steps of a store, and apply what is missing where that is wanted; what is refused is noted."""
     if not isinstance(storage, HasMigrations):
         return
@@ -135,41 +123,27 @@ async def _look_after(one: _Done, storage: Handle, *, apply: bool, partitions: i
         missing = len(_missing(one.steps))
         if not apply or not missing:
             return
-        with _progress(missing) as told:
+        with shell.progress("migrating") as tell:
+            tell(0, missing)
+
+            def count_step(step: Migration) -> None:
+                one.applied.append(step.version)
+                tell(len(one.applied), missing)
+
             try:
-                await storage.migrate(partitions=partitions, progress=lambda step: told(one, step))
+                await storage.migrate(partitions=partitions, progress=count_step)
             finally:
                 one.steps = await storage.migrations()
     except ACMSError as error:
         one.error = error
 
 
-@contextmanager
-def _progress(missing: int) -> Generator[Any]:
-    """Show a bar, at once for several steps and for a single one when it takes long."""
-    with ExitStack() as stack:
-        tell: list[render.Progress] = []
-
-        def begin() -> None:
-            tell.append(stack.enter_context(render.progress("migrating")))
-            tell[0](0, missing)
-
-        def count_step(one: _Done, step: Migration) -> None:
-            one.applied.append(step.version)
-            if tell:
-                tell[0](len(one.applied), missing)
-
-        timer = asyncio.get_running_loop().call_later(0 if missing > 1 else PATIENCE, begin)
-        stack.callback(timer.cancel)
-        yield count_step
-
-
-_COLUMNS = (
+STEPS = (
     Column("version", "cyan", right=True),
-    Column("applied"),
+    Column("applied", of=lambda step: "yes" if step.applied else "no"),
     Column("needs", right=True),
-    Column("checksum", "dim"),
-    Column("waits for", "yellow"),
+    Column("checksum", "dim", of=lambda step: step.checksum[:12]),
+    Column("waits for", "yellow", of="waits_for"),
 )
 
 
@@ -196,8 +170,7 @@ def _draw(screen: Screen, one: _Done, *, status: bool, dry_run: bool) -> None:
 def _draw_status(screen: Screen, shard: str | None, steps: Sequence[Migration]) -> None:
     if shard is not None:
         screen.line(shard, "bold")
-    columns = _COLUMNS if any(step.waits_for for step in steps) else _COLUMNS[:-1]
-    screen.table(columns, [_row(step)[: len(columns)] for step in steps])
+    screen.list(STEPS if any(step.waits_for for step in steps) else STEPS[:-1], steps)
     if missing := _missing(steps):
         screen.line(f"{len(missing)} to apply: acms migrate", "yellow")
 
@@ -222,39 +195,12 @@ def _script(steps: Sequence[Migration]) -> str:
     return "".join(step.script for step in _missing(steps))
 
 
-def _row(step: Migration) -> list[str]:
-    return [
-        str(step.version),
-        "yes" if step.applied else "no",
-        str(step.needs),
-        step.checksum[:12],
-        step.waits_for or "",
-    ]
-
-
 def _plain(one: _Done, *, sql: bool) -> dict[str, Any]:
-    steps = [] if one.steps is None else one.steps
-    written: dict[str, Any] = {
-        "shard": one.shard,
-        "migrations": [
-            {
-                "version": s.version,
-                "applied": s.applied,
-                "needs": s.needs,
-                "checksum": s.checksum,
-                "waits_for": s.waits_for,
-            }
-            for s in steps
-        ],
-        "applied": one.applied,
-    }
+    fields = ("version", "applied", "needs", "checksum", "waits_for")
+    steps = [{field: getattr(step, field) for field in fields} for step in one.steps or ()]
+    written: dict[str, Any] = {"shard": one.shard, "migrations": steps, "applied": one.applied}
     if sql:
-        written["sql"] = _script(steps)
+        written["sql"] = _script(one.steps or ())
     if one.error is not None:
-        written["error"] = {
-            "code": one.error.code,
-            "message": str(one.error),
-            "options": list(one.error.options),
-            "retryable": one.error.retryable,
-        }
+        written["error"] = render.error_json(one.error)
     return written

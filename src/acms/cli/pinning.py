@@ -7,14 +7,13 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
 
-from acms.cli.base import AsJson, Db, app, data_file, file_url, run
-from acms.cli.render import Column, Screen, plain
-from acms.errors import ConfigurationError, StorageError
+from acms.cli.base import InFile, Shell, command, data_file, file_url, made
+from acms.cli.render import Column, plain
+from acms.errors import ConfigurationError
 from acms.log.in_force import preview
 from acms.model import Json
 from acms.ports import TokenCounter
@@ -22,7 +21,6 @@ from acms.prompt import pin_index
 from acms.prompt.pins import KVPinRegistry, Pin, Pinned, create_pin_registry
 from acms.providers.tokens import default_counter
 from acms.storage import open_storage
-from acms.storage.files import create_folder
 from acms.storage.kv import KVEntry, KVMemory, SQLiteKV, open_kv
 from acms.storage.kv_home import KVHome
 
@@ -48,14 +46,6 @@ class _HasValues(Protocol):
         ...
 
 
-@runtime_checkable
-class _InFile(Protocol):
-    """A store that is a file."""
-
-    path: Path
-    tenant: str
-
-
 def _home(kv: str | None, db: str | None) -> KVHome:
     """Return the key-value memory that is named, or that of the log store."""
     if kv is not None:
@@ -66,7 +56,7 @@ def _home(kv: str | None, db: str | None) -> KVHome:
     storage = open_storage(url)
     if isinstance(storage, _HasValues):
         return storage.kv()
-    if isinstance(storage, _InFile):
+    if isinstance(storage, InFile):
         return SQLiteKV(storage.path, tenant=storage.tenant)
     raise ConfigurationError("this store has no values under keys", options=("--kv sqlite:///pins.db",))
 
@@ -78,14 +68,8 @@ async def _opened(
     """Open the values and the pins of a namespace; only a command that writes creates a file."""
     store = _home(kv, db)
     registry = create_pin_registry(store, namespace=namespace)
-    if isinstance(store, _InFile):
-        if not write and not store.path.exists():
-            raise StorageError(
-                f"there is no database at {store.path}",
-                options=("acms pin NAMESPACE KEY --value TEXT", "name another with --kv or --db"),
-            )
-        if write and not kv and not db:
-            create_folder(store.path.parent)
+    if isinstance(store, InFile):
+        made(store.path, write, "acms pin NAMESPACE KEY --value TEXT", given=bool(kv or db))
     async with store:
         yield store, registry
 
@@ -102,8 +86,9 @@ def _value(text: str | None, written: str | None) -> tuple[Json, ...]:
         raise typer.BadParameter(f"is not JSON: {error}", param_hint="--json-value") from error
 
 
-@app.command(epilog='Example:  acms pin user:123 style --value "Answer in German."')
-def pin(
+@command('acms pin user:123 style --value "Answer in German."', namespace=None)
+async def pin(
+    shell: Shell,
     namespace: Of,
     key: Key,
     label: Annotated[
@@ -124,8 +109,6 @@ def pin(
         str | None, typer.Option("--json-value", metavar="JSON", help="Store this value under the key.")
     ] = None,
     kv: Kv = None,
-    db: Db = None,
-    as_json: AsJson = False,
 ) -> None:
     """Show a value in every prompt of a namespace.
 
@@ -133,85 +116,68 @@ def pin(
     stored before, later, or here.
     """
     given = _value(value, json_value)
+    async with _opened(kv, shell.db, namespace, write=True) as (store, registry):
+        pinned = await registry.pin(key, label=label, role=role, priority=priority, tags=tag or ())
+        entry = await (store.set(key, given[0]) if given else store.get(key))
 
-    async def work() -> None:
-        async with _opened(kv, db, namespace, write=True) as (store, registry):
-            made = await registry.pin(key, label=label, role=role, priority=priority, tags=tag or ())
-            entry = await (store.set(key, given[0]) if given else store.get(key))
-        screen = Screen(as_json)
+    def draw() -> None:
+        if entry is None:
+            shell.line(f"pinned {key!r}: nothing is stored under it yet, so nothing is shown")
+        else:
+            shell.line(f"pinned {key!r}: {_preview(entry.data)}")
 
-        def draw() -> None:
-            if entry is None:
-                screen.line(f"pinned {key!r}: nothing is stored under it yet, so nothing is shown")
-            else:
-                screen.line(f"pinned {key!r}: {_preview(entry.data)}")
-
-        screen.show({"namespace": namespace, "pin": _json(made), "missing": entry is None}, draw)
-
-    run(as_json, work())
+    shell.show({"namespace": namespace, "pin": _json(pinned), "missing": entry is None}, draw)
 
 
-@app.command(epilog="Example:  acms unpin user:123 style")
-def unpin(namespace: Of, key: Key, kv: Kv = None, db: Db = None, as_json: AsJson = False) -> None:
+@command("acms unpin user:123 style", namespace=None)
+async def unpin(shell: Shell, namespace: Of, key: Key, kv: Kv = None) -> None:
     """Show a value no more; it stays stored."""
-
-    async def work() -> None:
-        async with _opened(kv, db, namespace) as (_, registry):
-            found = await registry.unpin(key)
-        screen = Screen(as_json)
-        said = f"{key!r} is not shown any more; its value stays" if found else f"{key!r} was not pinned"
-        screen.show({"namespace": namespace, "key": key, "unpinned": found}, lambda: screen.line(said))
-
-    run(as_json, work())
+    async with _opened(kv, shell.db, namespace) as (_, registry):
+        found = await registry.unpin(key)
+    said = f"{key!r} is not shown any more; its value stays" if found else f"{key!r} was not pinned"
+    shell.show({"namespace": namespace, "key": key, "unpinned": found}, lambda: shell.line(said))
 
 
 PINS = (
-    Column("order", right=True),
+    Column("value", wide=True, of=lambda row: "(missing)" if row["missing"] else _preview(row["value"])),
     Column("key", "cyan"),
-    Column("label", "magenta"),
-    Column("priority", right=True),
-    Column("tags"),
     Column("tokens", right=True),
-    Column("pinned", "dim"),
-    Column("value"),
+    Column("label", "magenta"),
+    Column("priority", right=True, of=lambda row: "" if row["priority"] is None else f"{row['priority']:g}"),
+    Column("tags", of=lambda row: " ".join(row["tags"])),
+    Column("pinned", "dim", of=lambda row: _time(row["updated_at"])),
+    Column("order", right=True),
 )
 
 
-@app.command(epilog="Example:  acms pins user:123")
-def pins(namespace: Of, kv: Kv = None, db: Db = None, as_json: AsJson = False) -> None:
+@command("acms pins user:123", namespace=None)
+async def pins(shell: Shell, namespace: Of, kv: Kv = None) -> None:
     """List what every prompt of a namespace shows, in order.
 
     Tokens are those of the pin as it is shown, counted as o200k_base. A pin under whose key nothing is stored is
     marked: a prompt leaves it out.
     """
+    async with _opened(kv, shell.db, namespace) as (store, registry):
+        found = await registry.list()
+        entries = await asyncio.gather(*(store.get(one.key) for one in found))
+    counter = default_counter()
+    rows = [
+        _row(place, one, entry, counter)
+        for place, (one, entry) in enumerate(zip(found, entries, strict=True), 1)
+    ]
+    shown = [_text(one, entry) for one, entry in zip(found, entries, strict=True) if entry is not None]
+    total = counter.count(pin_index.OPENING + "\n".join(shown)) if shown else 0
 
-    async def work() -> None:
-        async with _opened(kv, db, namespace) as (store, registry):
-            found = await registry.list()
-            entries = await asyncio.gather(*(store.get(one.key) for one in found))
-        counter = default_counter()
-        rows = [
-            _row(place, one, entry, counter)
-            for place, (one, entry) in enumerate(zip(found, entries, strict=True), 1)
-        ]
-        shown = [_text(one, entry) for one, entry in zip(found, entries, strict=True) if entry is not None]
-        total = counter.count(pin_index.OPENING + "\n".join(shown)) if shown else 0
-        screen = Screen(as_json)
-
-        def draw() -> None:
-            if not rows:
-                screen.line(f"nothing is pinned in {namespace!r}")
-                return
-            screen.table(PINS, [_cells(row) for row in rows])
-            screen.line(
+    def draw() -> None:
+        shell.list(PINS, rows, none=f"nothing is pinned in {namespace!r}")
+        if rows:
+            shell.line(
                 f"{len(shown)} shown, {total} tokens together; a prompt takes the first {pin_index.MAX_PINS} and "
                 f"{pin_index.TRUNCATE_TOKENS} tokens unless it is told otherwise",
                 "dim",
             )
 
-        screen.show({"namespace": namespace, "pins": rows, "tokens": total}, draw)
-
-    run(as_json, work())
+    shell.show({"namespace": namespace, "pins": rows, "tokens": total}, draw)
 
 
 def _text(one: Pin, entry: KVEntry) -> str:
@@ -230,20 +196,6 @@ def _row(place: int, one: Pin, entry: KVEntry | None, counter: TokenCounter) -> 
         "tokens": None if entry is None else counter.count(_text(one, entry)),
         "value": None if entry is None else entry.data,
     }
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    priority = row["priority"]
-    return [
-        str(row["order"]),
-        row["key"],
-        row["label"] or "",
-        "" if priority is None else f"{priority:g}",
-        " ".join(row["tags"]),
-        "" if row["missing"] else str(row["tokens"]),
-        _time(row["updated_at"]),
-        "(missing)" if row["missing"] else _preview(row["value"]),
-    ]
 
 
 def _preview(value: Json) -> str:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from acms.cli import render
-from acms.cli.base import AsJson, At, Db, File, Namespace, Session, app, looking, opened, run
+from acms.cli.base import At, File, Session, Shell, app, command
 from acms.cli.render import Column, Screen
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.log.encoding import parts_from_json, parts_to_json
@@ -28,7 +28,6 @@ from acms.prompt.manifest_writer import ledger
 from acms.prompt.replay import replay as replayed
 from acms.prompt.replay import shown as messages_of
 from acms.prompt_types import PromptMessage
-from acms.results import Verdict
 from acms.storage.files import create
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ FORMAT = 1
 """Version of the file that `--save` writes."""
 
 prompt = typer.Typer(
-    help="Render a prompt, compare two, and ask why something is in it.",
+    help="Render a prompt, compare two, ask why something is in one.",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
@@ -66,10 +65,13 @@ def _codec(name: str, model: str | None) -> Codec:
     return codecs.named(name, model)
 
 
-@prompt.command(
-    "render", epilog='Example:  acms prompt render user_123 "what did we choose?" --budget 8000 --save a.json'
+@command(
+    'acms prompt render user_123 "what did we choose?" --budget 8000 --save a.json',
+    name="render",
+    home=prompt,
 )
-def render_prompt(
+async def render_prompt(
+    shell: Shell,
     session: Session,
     query: Annotated[
         str | None,
@@ -98,34 +100,27 @@ def render_prompt(
         Path | None,
         typer.Option("--save", metavar="FILE", help="Keep it, with its text, for the other commands."),
     ] = None,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
 ) -> None:
     """Show the prompt that a model would get: rules, history, what the past says, and the query.
 
     Every message with its tokens and the versions of the log it shows. The line is drawn where what can be cached ends.
     """
+    from acms.prompt.builder import Prompt
 
-    async def work() -> None:
-        from acms.prompt.builder import Prompt
-
-        made = Prompt(_codec(codec, model))
-        earlier = None if after is None else _kept(after).manifest
-        if system is not None:
-            made = made.system(system)
-        async with looking(db, namespace, session, at) as view:
-            made = made.history(view)
-            if query is not None:
-                made = made.recall(view, query, tokens=budget // RECALLED).user(query)
-            found = await made.render(budget=budget, after=earlier)
-            manifest = found.manifest
-            kept = Kept(session, manifest, found.payload, await messages_of(manifest, view.storage))
-        if save is not None:
-            _save(save, kept)
-        _show(Screen(as_json), kept, found, query=query, budget=budget, earlier=earlier)
-
-    run(as_json, work())
+    made = Prompt(_codec(codec, model))
+    earlier = None if after is None else _kept(after).manifest
+    if system is not None:
+        made = made.system(system)
+    async with shell.looking(session, at) as view:
+        made = made.history(view)
+        if query is not None:
+            made = made.recall(view, query, tokens=budget // RECALLED).user(query)
+        found = await made.render(budget=budget, after=earlier)
+        manifest = found.manifest
+        kept = Kept(session, manifest, found.payload, await messages_of(manifest, view.storage))
+    if save is not None:
+        _save(save, kept)
+    _show(shell, kept, found, query=query, budget=budget, earlier=earlier)
 
 
 def _show(
@@ -154,7 +149,7 @@ def _draw(screen: Screen, kept: Kept, found: Rendered, budget: int, earlier: Man
         line = _shared(earlier.messages, manifest.messages)
         what = f"{found.cache.predicted_tokens} tokens are cached: {found.cache.reason}"
     rows = _rows(kept)
-    screen.table(SHOWN, [*rows[:line], ["", "", "", "", "", f"── {what} ──"], *rows[line:]])
+    screen.table(SHOWN, [*rows[:line], [f"── {what} ──", "", "", "", "", ""], *rows[line:]])
     screen.line(
         f"{_many(len(kept.messages))}, {_count(manifest.upper_bound)} of {_count(budget)} tokens "
         f"({found.tokens.exactness.value}), {manifest.codec} {manifest.model}{_versions(manifest)}",
@@ -169,129 +164,109 @@ def _draw(screen: Screen, kept: Kept, found: Rendered, budget: int, earlier: Man
     render.warn(screen, found.warnings)
 
 
-@prompt.command("diff", epilog="Example:  acms prompt diff monday.json tuesday.json")
-def diff(left: File, right: File, as_json: AsJson = False) -> None:
+@command("acms prompt diff monday.json tuesday.json", name="diff", home=prompt, namespace=None, db=False)
+async def diff(shell: Shell, left: File, right: File) -> None:
     """Show two prompts side by side: what they share from the start, and what changed first.
 
     The shared beginning is what a provider can read from its cache.
     """
     from acms.prompt.cache_forecast import predict
 
-    async def work() -> None:
-        one, other = _kept(left), _kept(right)
-        codec = _codec(other.manifest.codec, other.manifest.model)
-        cached = predict(other.manifest, one.manifest, codec)
-        shared = _shared(one.manifest.messages, other.manifest.messages)
-        paid = cached.paid()
-        grown = replace(
-            cached, predicted_tokens=codec.cached(min(one.manifest.tokens, other.manifest.tokens))
-        )
-        price = max(0.0, paid - grown.paid())
-        rows = list(_aligned(one, other))
-        value = {
-            "left": {"name": one.name, "tokens": one.manifest.tokens, "messages": len(one.messages)},
-            "right": {"name": other.name, "tokens": other.manifest.tokens, "messages": len(other.messages)},
-            "different": one.manifest.payload != other.manifest.payload,
-            "shared_messages": shared,
-            "cache": cached,
-            "paid": round(paid),
-            "break": round(price),
-            "rows": [
-                {"sign": sign, "left": _sent_json(one, a), "right": _sent_json(other, b)}
-                for sign, a, b in rows
-            ],
-        }
-        screen = Screen(as_json)
-        summary = (
-            f"{_many(shared)} shared, {_count(cached.predicted_tokens)} tokens from a cache: {cached.reason}; "
-            f"it costs {_count(round(paid))} tokens of uncached input, {_count(round(price))} of them for the break"
-        )
+    one, other = _kept(left), _kept(right)
+    codec = _codec(other.manifest.codec, other.manifest.model)
+    cached = predict(other.manifest, one.manifest, codec)
+    shared = _shared(one.manifest.messages, other.manifest.messages)
+    paid = cached.paid()
+    grown = replace(cached, predicted_tokens=codec.cached(min(one.manifest.tokens, other.manifest.tokens)))
+    price = max(0.0, paid - grown.paid())
+    rows = list(_aligned(one, other))
+    value = {
+        "left": {"name": one.name, "tokens": one.manifest.tokens, "messages": len(one.messages)},
+        "right": {"name": other.name, "tokens": other.manifest.tokens, "messages": len(other.messages)},
+        "different": one.manifest.payload != other.manifest.payload,
+        "shared_messages": shared,
+        "cache": cached,
+        "paid": round(paid),
+        "break": round(price),
+        "rows": [
+            {"sign": sign, "left": _sent_json(one, a), "right": _sent_json(other, b)} for sign, a, b in rows
+        ],
+    }
+    summary = (
+        f"{_many(shared)} shared, {_count(cached.predicted_tokens)} tokens from a cache: {cached.reason}; "
+        f"it costs {_count(round(paid))} tokens of uncached input, {_count(round(price))} of them for the break"
+    )
 
-        def draw() -> None:
-            if screen.console is None:
-                _unified(screen, one, other, rows, summary)
-            else:
-                screen.console.print(_beside(one, other, rows, shared))
-                screen.line(summary, "dim")
+    def draw() -> None:
+        if shell.console is None:
+            _unified(shell, one, other, rows, summary)
+        else:
+            shell.console.print(_beside(one, other, rows, shared))
+            shell.line(summary, "dim")
 
-        screen.show(value, draw)
-
-    run(as_json, work())
+    shell.show(value, draw)
 
 
-@prompt.command("why", epilog="Example:  acms prompt why a.json v12")
-def why(
+@command("acms prompt why a.json v12", name="why", home=prompt, namespace=None, db=False)
+async def why(
+    shell: Shell,
     file: File,
     id: Annotated[
         str,
         typer.Argument(metavar="ID", help="Of an entry; its version, as v12; a pin's key; a scope's path."),
     ],
-    as_json: AsJson = False,
 ) -> None:
     """Say why something is in a prompt, or why it is not.
 
     Every message, fact, pin and part of the prompt has an answer, with the rule that decided.
     """
-
-    async def work() -> None:
-        kept = _kept(file)
-        found = ledger(lambda: kept.manifest)
-        verdicts = [one for one in found if id in (one.id, f"v{one.version}")]
-        if not verdicts:
-            try:
-                verdicts = [found.why(id)]
-            except EntryNotFoundError as error:
-                raise EntryNotFoundError(
-                    f"{kept.name} says nothing of {id!r}",
-                    options=(
-                        "give the id of an entry, as `acms history --json` shows it",
-                        "acms prompt why FILE prompt",
-                    ),
-                ) from error
-        screen = Screen(as_json)
-
-        def draw() -> None:
-            screen.table(VERDICTS, [_verdict(one) for one in verdicts])
-
-        screen.show({"file": kept.name, "id": id, "verdicts": verdicts}, draw)
-
-    run(as_json, work())
+    kept = _kept(file)
+    found = ledger(lambda: kept.manifest)
+    verdicts = [one for one in found if id in (one.id, f"v{one.version}")]
+    if not verdicts:
+        try:
+            verdicts = [found.why(id)]
+        except EntryNotFoundError as error:
+            raise EntryNotFoundError(
+                f"{kept.name} says nothing of {id!r}",
+                options=(
+                    "give the id of an entry, as `acms history --json` shows it",
+                    "acms prompt why FILE prompt",
+                ),
+            ) from error
+    value = {"file": kept.name, "id": id, "verdicts": verdicts}
+    shell.show(value, lambda: shell.list(VERDICTS, verdicts))
 
 
-@prompt.command("replay", epilog="Example:  acms prompt replay a.json --db sqlite:///notes.db")
-def replay(file: File, db: Db = None, as_json: AsJson = False) -> None:
+@command("acms prompt replay a.json --db sqlite:///notes.db", name="replay", home=prompt, namespace=None)
+async def replay(shell: Shell, file: File) -> None:
     """Make a prompt again from its manifest and the log, and check that it is the same, byte for byte.
 
     What was erased since cannot be made again: the error names it.
     """
-
-    async def work() -> None:
-        kept = _kept(file)
-        codec = _codec(kept.manifest.codec, kept.manifest.model)
-        async with opened(db) as storage:
-            payload = await replayed(kept.manifest, storage, codec)
-        identical = payload == kept.payload
-        if not identical:
-            raise ValidationError(
-                "the payload in the file is not the one its manifest describes: somebody has changed it",
-                field="payload",
-            )
-        value = {
-            "file": kept.name,
-            "identical": True,
-            "manifest": kept.manifest.digest,
-            "payload": kept.manifest.payload,
-        }
-        screen = Screen(as_json)
-        count = len(kept.manifest.entries)
-        screen.show(
-            value,
-            lambda: screen.line(
-                f"identical: {_many(len(kept.messages))} from {count} entries, {value['payload']}"
-            ),
+    kept = _kept(file)
+    codec = _codec(kept.manifest.codec, kept.manifest.model)
+    async with shell.opened() as storage:
+        payload = await replayed(kept.manifest, storage, codec)
+    identical = payload == kept.payload
+    if not identical:
+        raise ValidationError(
+            "the payload in the file is not the one its manifest describes: somebody has changed it",
+            field="payload",
         )
-
-    run(as_json, work())
+    value = {
+        "file": kept.name,
+        "identical": True,
+        "manifest": kept.manifest.digest,
+        "payload": kept.manifest.payload,
+    }
+    count = len(kept.manifest.entries)
+    shell.show(
+        value,
+        lambda: shell.line(
+            f"identical: {_many(len(kept.messages))} from {count} entries, {value['payload']}"
+        ),
+    )
 
 
 # ── files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -341,41 +316,34 @@ def _kept(file: Path) -> Kept:
 # ── what is drawn ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 SHOWN = (
-    Column("#", right=True),
-    Column("tokens", right=True),
+    Column("text", wide=True),
     Column("role", "yellow"),
-    Column("from", "magenta"),
+    Column("tokens", right=True),
     Column("log", "cyan"),
-    Column("text"),
+    Column("from", "magenta"),
+    Column("#", right=True),
 )
 
 VERDICTS = (
-    Column("what", "cyan"),
-    Column("decision"),
+    Column("reason", wide=True),
+    Column("decision", of=render.decision),
+    Column("what", "cyan", of=lambda one: f"v{one.version} {one.id}" if one.version else one.id),
     Column("rule", "magenta"),
-    Column("score", "green", right=True),
+    Column("score", "green", right=True, of=lambda one: one.score or None),
     Column("tokens", right=True),
-    Column("reason"),
 )
-
-
-def _verdict(one: Verdict) -> list[str]:
-    place = f"v{one.version} " if one.version else ""
-    score = f"{one.score:.2f}" if one.score else ""
-    decision = "shown" if one.included else "left out"
-    return [f"{place}{one.id}", decision, one.rule, score, str(one.tokens), one.reason]
 
 
 def _rows(kept: Kept) -> list[list[str]]:
     return [
         [
-            str(number),
-            _count(sent.tokens),
+            preview(_one_line(message), 160),
             sent.role.value,
+            _count(sent.tokens),
+            _place(sent),
             sent.path.rpartition("/")[2]
             + ("" if sent.rendition in ("whole", "pieces") else f" ({sent.rendition})"),
-            _place(sent),
-            preview(_one_line(message), 160),
+            str(number),
         ]
         for number, (sent, message) in enumerate(zip(kept.manifest.messages, kept.messages, strict=True), 1)
     ]

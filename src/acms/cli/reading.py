@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
@@ -18,11 +19,12 @@ from acms.cli.base import (
     Namespace,
     Needed,
     Query,
+    Ranking,
     Session,
+    Shell,
     app,
+    command,
     looking,
-    opened,
-    reading,
     run,
 )
 from acms.cli.render import Column, Screen
@@ -51,6 +53,7 @@ def recall(
         str,
         typer.Option("--scope", metavar="S", help="session, or namespace: ask its other sessions too."),
     ] = "session",
+    ranking: Ranking = None,
     db: Db = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
@@ -61,7 +64,7 @@ def recall(
     """
 
     async def work() -> None:
-        async with looking(db, namespace, session, at) as view:
+        async with looking(db, namespace, session, at, ranking) as view:
             items = await view.recall(query, token_budget=budget, min_relevance=min_relevance, scope=scope)
         ranks = {item.id: rank for rank, item in render.ranked(items)}
         value: dict[str, Any] = {
@@ -103,7 +106,7 @@ def _verdicts(items: ContextItems) -> tuple[list[Verdict], int]:
 def _draw_ranked(screen: Screen, items: ContextItems, *, full: bool) -> None:
     found = render.ranked(items)
     if not full:
-        screen.table(render.RANKED, [render.ranked_row(rank, item) for rank, item in found])
+        screen.list(render.RANKED, [item for _, item in found])
     for rank, item in found if full else ():
         heading = f"{rank}. {item.score:.2f} v{item.version} {item.source} {item.token_count} tokens"
         render.block(screen, f"{heading} {render.speaker(item)}", item.content)
@@ -112,7 +115,7 @@ def _draw_ranked(screen: Screen, items: ContextItems, *, full: bool) -> None:
 def _draw_why(screen: Screen, ledger: Ledger, verdicts: Sequence[Verdict], rejected: int) -> None:
     screen.title("Why")
     screen.line(f"{ledger.certainty}")
-    screen.table(render.LEDGER, [render.verdict_row(verdict) for verdict in verdicts])
+    screen.list(render.LEDGER, verdicts)
     if rejected > LEFT_OUT:
         screen.line(f"{rejected - LEFT_OUT} more were left out", "dim")
 
@@ -122,208 +125,151 @@ def _count(screen: Screen, items: ContextItems) -> None:
     screen.line(said, "dim")
 
 
-@app.command(epilog='Example:  acms messages user_123 "write the migration plan" --budget 6000')
-def messages(
-    session: Session,
-    query: Query,
-    budget: Needed = 4000,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
-) -> None:
+@command('acms messages user_123 "write the migration plan" --budget 6000')
+async def messages(shell: Shell, session: Session, query: Query, budget: Needed = 4000) -> None:
     """Show the chat messages to send to a model.
 
     The whole conversation when it fits the budget; else the newest messages, and what the past says about the query.
     """
+    async with shell.reading(session) as one:
+        found = await one.messages(query, budget=budget)
 
-    async def work() -> None:
-        async with reading(db, namespace, session) as one:
-            found = await one.messages(query, budget=budget)
-        screen = Screen(as_json)
+    def draw() -> None:
+        for message in found:
+            who = f"{message['role']} ({message['name']})" if "name" in message else str(message["role"])
+            lines = [str(message["content"])] if message.get("content") else []
+            for call in message.get("tool_calls") or ():
+                lines.append(f"→ {call['function']['name']}({call['function']['arguments']})")
+            render.block(shell, who, "\n".join(lines))
+        shell.line(f"{len(found)} messages", "dim")
 
-        def draw() -> None:
-            for message in found:
-                who = f"{message['role']} ({message['name']})" if "name" in message else str(message["role"])
-                lines = [str(message["content"])] if message.get("content") else []
-                for call in message.get("tool_calls") or ():
-                    lines.append(f"→ {call['function']['name']}({call['function']['arguments']})")
-                render.block(screen, who, "\n".join(lines))
-            screen.line(f"{len(found)} messages", "dim")
-
-        screen.show({"session": session, "query": query, "budget": budget, "messages": found}, draw)
-
-    run(as_json, work())
+    shell.show({"session": session, "query": query, "budget": budget, "messages": found}, draw)
 
 
-@app.command(epilog="Example:  acms window user_123 --budget 8000 --at 12")
-def window(
-    session: Session,
-    budget: Needed = 4000,
-    at: At = None,
-    full: Full = False,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
+@command("acms window user_123 --budget 8000 --at 12")
+async def window(
+    shell: Shell, session: Session, budget: Needed = 4000, at: At = None, full: Full = False
 ) -> None:
     """Show the newest messages that fit a budget.
 
     Oldest first; a tool call comes with all its answers. --at shows them as they were at an earlier version.
     """
+    async with shell.looking(session, at) as view:
+        items = await view.window(budget)
+    value = {
+        "session": session,
+        "version": items.version,
+        "budget": items.budget,
+        "tokens": items.tokens,
+        "items": [render.item_json(item) for item in items],
+        "warnings": items.ledger.warnings,
+    }
 
-    async def work() -> None:
-        async with looking(db, namespace, session, at) as view:
-            items = await view.window(budget)
-        value = {
-            "session": session,
-            "version": items.version,
-            "budget": items.budget,
-            "tokens": items.tokens,
-            "items": [render.item_json(item) for item in items],
-            "warnings": items.ledger.warnings,
-        }
-        screen = Screen(as_json)
+    def draw() -> None:
+        if full:
+            for item in items:
+                heading = f"v{item.version} {item.token_count} tokens {render.speaker(item)}"
+                render.block(shell, heading, item.content)
+        else:
+            shell.list(render.WINDOWED, items)
+        _count(shell, items)
+        render.warn(shell, items.ledger.warnings)
 
-        def draw() -> None:
-            if full:
-                for item in items:
-                    heading = f"v{item.version} {item.token_count} tokens {render.speaker(item)}"
-                    render.block(screen, heading, item.content)
-            else:
-                screen.table(render.WINDOWED, [render.windowed_row(item) for item in items])
-            _count(screen, items)
-            render.warn(screen, items.ledger.warnings)
-
-        screen.show(value, draw)
-
-    run(as_json, work())
+    shell.show(value, draw)
 
 
-@app.command(epilog="Example:  acms history user_123 --limit 20 --after 40")
-def history(
+HISTORY = (
+    Column("text", wide=True, of="preview"),
+    Column("version", "cyan", right=True, of=render.version),
+    Column("role", "yellow"),
+    Column("state", of=lambda one: one.state if one.state != "live" else "" if one.in_force else "replaced"),
+    Column("tokens", right=True),
+    Column("kind", "magenta"),
+    Column("time", "dim", of="created_at"),
+)
+
+
+@command("acms history user_123 --limit 20 --after 40")
+async def history(
+    shell: Shell,
     session: Session,
     limit: Annotated[int, typer.Option("--limit", min=1, max=500, metavar="N", help="Entries to show.")] = 50,
     after: Annotated[
         int, typer.Option("--after", min=0, metavar="VERSION", help="Start behind this version.")
     ] = 0,
     at: At = None,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
 ) -> None:
     """List the log, oldest first.
 
     Every message, edit and retraction, a page at a time.
     """
+    async with shell.looking(session, at) as view:
+        page = await view.history(limit=limit, after=after)
 
-    async def work() -> None:
-        async with looking(db, namespace, session, at) as view:
-            page = await view.history(limit=limit, after=after)
-        columns = (
-            Column("version", "cyan", right=True),
-            Column("kind", "magenta"),
-            Column("role", "yellow"),
-            Column("tokens", right=True),
-            Column("time", "dim"),
-            Column("state"),
-            Column("text"),
-        )
-        rows = [
-            [
-                f"v{entry.version}",
-                entry.kind,
-                entry.role or "",
-                str(entry.tokens),
-                f"{entry.created_at:%Y-%m-%d %H:%M}",
-                entry.state if entry.state != "live" else "" if entry.in_force else "replaced",
-                entry.preview,
-            ]
-            for entry in page.entries
-        ]
-        screen = Screen(as_json)
+    def draw() -> None:
+        shell.list(HISTORY, page.entries)
+        if page.next_after is not None:
+            shell.line(f"more: --after {page.next_after}", "dim")
 
-        def draw() -> None:
-            screen.table(columns, rows)
-            if page.next_after is not None:
-                screen.line(f"more: --after {page.next_after}", "dim")
-
-        screen.show({"session": session, "entries": page.entries, "next_after": page.next_after}, draw)
-
-    run(as_json, work())
+    shell.show({"session": session, "entries": page.entries, "next_after": page.next_after}, draw)
 
 
-@app.command(epilog="Example:  acms stats user_123")
-def stats(
-    session: Session, at: At = None, db: Db = None, namespace: Namespace = "default", as_json: AsJson = False
-) -> None:
+@command("acms stats user_123")
+async def stats(shell: Shell, session: Session, at: At = None) -> None:
     """Count what a session holds.
 
     Everything ever said, and what is in force.
     """
-
-    async def work() -> None:
-        async with looking(db, namespace, session, at) as view:
-            found = await view.get_session_stats()
-        value = render.plain(found)
-        screen = Screen(as_json)
-        names = Column("name", "magenta"), Column("value")
-        rows = [
-            [name.replace("_", " "), f"{n:,}" if isinstance(n, int) else str(n or "")]
-            for name, n in value.items()
-        ]
-        screen.show(value, lambda: screen.table(names, rows))
-
-    run(as_json, work())
+    async with shell.looking(session, at) as view:
+        found = await view.get_session_stats()
+    value = render.plain(found)
+    names = (
+        Column("name", "magenta", of=lambda pair: pair[0].replace("_", " ")),
+        Column("value", of=itemgetter(1)),
+    )
+    shell.show(value, lambda: shell.list(names, value.items()))
 
 
-@app.command(epilog="Example:  acms episodes user_123")
-def episodes(
-    session: Session,
-    full: Full = False,
-    at: At = None,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
-) -> None:
+EPISODES = (
+    Column("summary", wide=True, of=lambda one: preview(one.summary or "", 160)),
+    Column("episode", "cyan", right=True, of="ordinal"),
+    Column("versions", of=lambda one: f"v{one.first}-v{one.last}"),
+    Column("because", "magenta", of=lambda one: one.reason or "still open"),
+    Column("messages", right=True),
+    Column("tokens", right=True),
+    Column("ended", "dim", of=lambda one: one.ended_at if one.status == "closed" else None),
+)
+
+
+@command("acms episodes user_123")
+async def episodes(shell: Shell, session: Session, full: Full = False, at: At = None) -> None:
     """List the episodes of a session, oldest first.
 
     Where each begins and ends, why it ended, and what it was about once it was reflected on.
     """
+    async with shell.looking(session, at) as view:
+        found = await view.episodes()
 
-    async def work() -> None:
-        async with looking(db, namespace, session, at) as view:
-            found = await view.episodes()
-        columns = (
-            Column("episode", "cyan", right=True),
-            Column("versions"),
-            Column("messages", right=True),
-            Column("tokens", right=True),
-            Column("ended", "dim"),
-            Column("because", "magenta"),
-            Column("summary"),
-        )
-        screen = Screen(as_json)
+    def draw() -> None:
+        shell.list(EPISODES, found, none="no episodes yet")
+        for one in found if full else ():
+            if one.summary is not None:
+                render.block(shell, f"{one.ordinal}.", one.summary)
 
-        def draw() -> None:
-            rows = [
-                [
-                    str(one.ordinal),
-                    f"v{one.first}-v{one.last}",
-                    str(one.messages),
-                    str(one.tokens),
-                    f"{one.ended_at:%Y-%m-%d %H:%M}" if one.status == "closed" else "",
-                    one.reason or "still open",
-                    preview(one.summary or "", 160),
-                ]
-                for one in found
-            ]
-            screen.table(columns, rows)
-            for one in found if full else ():
-                if one.summary is not None:
-                    render.block(screen, f"{one.ordinal}.", one.summary)
+    shell.show({"session": session, "episodes": found}, draw)
 
-        screen.show({"session": session, "episodes": found}, draw)
 
-    run(as_json, work())
+SESSIONS = (
+    Column("session", "cyan", wide=True, of="key"),
+    Column("messages", right=True, of="message_count"),
+    Column("tokens", right=True, of="total_tokens"),
+    Column(
+        "about", of=lambda one: " ".join([one.name or "", *(f"#{label}" for label in one.labels)]).strip()
+    ),
+    Column("namespace", "magenta"),
+    Column("created", "dim", of="created_at"),
+    Column("id"),
+)
 
 
 def _value(text: str) -> Any:
@@ -349,8 +295,9 @@ def _filters(given: Sequence[str]) -> dict[str, Any]:
     return found | ({"label": labels} if labels else {})
 
 
-@app.command(epilog="Example:  acms sessions --namespace user:1 --where label=support --where tier=gold")
-def sessions(
+@command("acms sessions --namespace user:1 --where label=support --where tier=gold")
+async def sessions(
+    shell: Shell,
     everywhere: Annotated[bool, typer.Option("--all", help="Of every namespace.")] = False,
     where: Annotated[
         list[str] | None,
@@ -365,61 +312,27 @@ def sessions(
         str | None,
         typer.Option("--after", metavar="ID", help="Start behind this one: see the end of a page."),
     ] = None,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
 ) -> None:
     """List the sessions, newest first.
 
     A page at a time. Several --where must all hold.
     """
     asked = _filters(where or ())
-
-    async def work() -> None:
-        async with opened(db) as storage:
-            page = await storage.sessions(
-                namespace=None if everywhere else namespace,
-                where=asked,
-                after=after,
-                limit=limit,
-            )
-        value = {"sessions": [_session_json(one) for one in page.sessions], "next_after": page.next_after}
-        screen = Screen(as_json)
-        columns = (
-            Column("session", "cyan"),
-            Column("namespace", "magenta"),
-            Column("messages", right=True),
-            Column("tokens", right=True),
-            Column("created", "dim"),
-            Column("id"),
-            Column("about"),
+    async with shell.opened() as storage:
+        page = await storage.sessions(
+            namespace=None if everywhere else shell.namespace, where=asked, after=after, limit=limit
         )
-        rows = [
-            [
-                one.key or "",
-                one.namespace,
-                f"{one.message_count:,}",
-                f"{one.total_tokens:,}",
-                f"{one.created_at:%Y-%m-%d %H:%M}",
-                one.id,
-                " ".join([*([one.name] if one.name else []), *(f"#{label}" for label in one.labels)]),
-            ]
-            for one in page.sessions
-        ]
 
-        def draw() -> None:
-            if rows:
-                screen.table(columns, rows)
-            else:
-                like = " like that" if asked else ""
-                place = "" if everywhere else f" in namespace {namespace!r}; see acms sessions --all"
-                screen.line(f"no sessions{like}{place}")
-            if page.next_after is not None:
-                screen.line(f"more: --after {page.next_after}", "dim")
+    def draw() -> None:
+        like = " like that" if asked else ""
+        place = "" if everywhere else f" in namespace {shell.namespace!r}; see acms sessions --all"
+        shell.list(SESSIONS, page.sessions, none=f"no sessions{like}{place}")
+        if page.next_after is not None:
+            shell.line(f"more: --after {page.next_after}", "dim")
 
-        screen.show(value, draw)
-
-    run(as_json, work())
+    shell.show(
+        {"sessions": [_session_json(one) for one in page.sessions], "next_after": page.next_after}, draw
+    )
 
 
 def _session_json(one: ContextInfo) -> dict[str, Any]:

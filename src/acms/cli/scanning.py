@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from acms.cli import render
-from acms.cli.base import AsJson, Db, app, known, opened, run
-from acms.cli.render import Column, Screen, plain
+from acms.cli.base import Shell, command, known
+from acms.cli.render import Column, plain, version
 from acms.model import Json
 from acms.privacy import scan as scanning
 from acms.privacy.detect import KINDS, safe_key
@@ -28,8 +27,9 @@ def _kinds(given: list[str] | None) -> list[str]:
     return found
 
 
-@app.command(epilog="Example:  acms scan --session user_123 --kinds password,api_key")
-def scan(
+@command("acms scan --session user_123 --kinds password,api_key", namespace=None)
+async def scan(
+    shell: Shell,
     session: Annotated[
         str | None,
         typer.Option("--session", metavar="SESSION", help="Only this session, by its name or its id."),
@@ -46,48 +46,29 @@ def scan(
     fail: Annotated[
         bool, typer.Option("--fail-on-findings", help="Leave with 1 when something was found.")
     ] = False,
-    db: Db = None,
     namespace: Annotated[
-        str | None,
-        typer.Option("--namespace", metavar="NAME", help="Only the sessions of this group."),
+        str | None, typer.Option("--namespace", metavar="NAME", help="Only the sessions of this group.")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Find secrets and personal data in what is stored: where they are, never what they say.
-
-    Messages with their parts and metadata, facts and summaries are searched, of deleted sessions, too. Nothing is
-    changed: each finding comes with the command that erases its entry.
-    """
-    run(as_json, _scan(session, namespace, kinds or [], limit, fail, db, as_json))
-
-
-async def _scan(
-    session: str | None,
-    namespace: str | None,
-    kinds: Sequence[str],
-    limit: int,
-    fail: bool,
-    db: str | None,
-    as_json: bool,
 ) -> int:
-    async with opened(db) as storage:
+    """Find secrets and personal data in what is stored.
+
+    Where they are, never what they say. Messages with their parts and metadata, facts and summaries are searched, of
+    deleted sessions, too. Nothing is changed: each finding comes with the command that erases its entry.
+    """
+    async with shell.opened() as storage:
         context = None if session is None else await known(storage, session, namespace or "default")
-        with render.progress("scanning") as tell:
+        with shell.progress("scanning") as tell:
             done = await scanning.scan(
                 storage,
                 context=context,
                 namespace=None if context else namespace,
-                kinds=kinds,
+                kinds=kinds or [],
                 limit=limit,
                 progress=tell,
             )
-    screen = Screen(as_json)
-    value: dict[str, Json] = {
-        **plain(done),
-        "found": done.found,
-        "findings": [{**plain(one), "erase": _erase([one], db)} for one in done.findings],
-    }
-    screen.show(value, lambda: _draw(screen, done, db))
+    findings = [{**plain(one), "erase": _erase([one], shell.db)} for one in done.findings]
+    value: dict[str, Json] = {**plain(done), "found": done.found, "findings": findings}
+    shell.show(value, lambda: _draw(shell, done))
     return 1 if fail and done.found else 0
 
 
@@ -104,50 +85,36 @@ def _erase(some: Sequence[Finding], db: str | None) -> str:
     return shlex.join(words)
 
 
-def _draw(screen: Screen, done: Scan, db: str | None) -> None:
+FINDINGS = (
+    Column("kind", "magenta"),
+    Column("session", "yellow", wide=True),
+    Column("version", "cyan", right=True, of=version),
+    Column("entry"),
+    Column("what", of=lambda one: one.entry_kind.value),
+    Column("hidden", of=lambda one: "always" if one.clear else "redact"),
+    Column("field"),
+    Column("namespace"),
+)
+COUNTS = Column("kind", "magenta"), Column("findings", right=True), Column("entries", right=True)
+
+
+def _draw(shell: Shell, done: Scan) -> None:
     read = f"{done.entries} entries of {done.contexts} sessions were read, by the rules of {done.rules}"
     if not done.found:
-        screen.line(f"nothing sensitive was found: {read}", "green")
+        shell.line(f"nothing sensitive was found: {read}", "green")
         return
     if done.findings:
-        screen.table(
-            (
-                Column("namespace"),
-                Column("session", "yellow"),
-                Column("version", "cyan", right=True),
-                Column("what"),
-                Column("kind", "magenta"),
-                Column("hidden"),
-                Column("field"),
-                Column("entry"),
-            ),
-            [
-                [
-                    one.namespace,
-                    one.session,
-                    f"v{one.version}",
-                    one.entry_kind.value,
-                    one.kind,
-                    "always" if one.clear else "redact",
-                    one.field,
-                    one.entry,
-                ]
-                for one in done.findings
-            ],
-        )
+        shell.list(FINDINGS, done.findings)
     if len(done.findings) < done.found:
-        screen.line(f"… and {done.found - len(done.findings)} more: --limit lists them")
-    screen.title("found")
-    screen.table(
-        (Column("kind", "magenta"), Column("findings", right=True), Column("entries", right=True)),
-        [[one.kind, str(one.findings), str(one.entries)] for one in done.kinds],
-    )
-    screen.line(f"{done.found} findings in {done.affected} entries: {read}", "bold")
+        shell.line(f"… and {done.found - len(done.findings)} more: --limit lists them")
+    shell.title("found")
+    shell.list(COUNTS, done.kinds)
+    shell.line(f"{done.found} findings in {done.affected} entries: {read}", "bold")
     if done.findings:
-        screen.title("to erase an entry for ever, in every fork, with what was made from it")
+        shell.title("to erase an entry for ever, in every fork, with what was made from it")
         by_session: dict[str, dict[str, Finding]] = {}
         for one in done.findings:
             by_session.setdefault(one.context, {})[one.entry] = one
         for some in map(list, (entries.values() for entries in by_session.values())):
             for start in range(0, len(some), _AT_ONCE):
-                screen.line(_erase(some[start : start + _AT_ONCE], db))
+                shell.line(_erase(some[start : start + _AT_ONCE], shell.db))

@@ -13,19 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from acms.cli.base import (
-    AsJson,
-    Db,
-    Model,
-    ReflectorName,
-    Url,
-    app,
-    data_file,
-    embedder,
-    file_url,
-    reflecting,
-    run,
-)
+from acms.cli.base import Model, ReflectorName, Shell, Url, command, data_file, embedder, file_url, reflecting
 from acms.cli.render import clean
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, MissingExtraError
@@ -38,8 +26,9 @@ if TYPE_CHECKING:
     from acms.server import App
 
 
-@app.command(epilog="Example:  acms serve --port 8000")
-def serve(
+@command("acms serve --port 8000", namespace=None, waits=False)
+async def serve(
+    shell: Shell,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: a free one.")] = 8000,
     auth: Annotated[
@@ -63,42 +52,36 @@ def serve(
     log_requests: Annotated[
         bool, typer.Option("--log/--no-log", help="Write a line of JSON per request to stderr.")
     ] = False,
-    db: Db = None,
-    as_json: AsJson = False,
 ) -> None:
     """Serve the store over HTTP until told to stop.
 
     On this machine alone nobody needs a key unless --auth required; elsewhere everybody does: acms keys create.
     SIGTERM and SIGINT stop it: what is under way may finish within ten seconds, jobs are handed back.
     """
+    try:
+        from uvicorn import Config, Server
+    except ImportError:
+        raise MissingExtraError("server", "uvicorn") from None
+    from acms.server import ServerConfig, create_app
+    from acms.server.listen import bounded
 
-    async def work() -> None:
-        try:
-            from uvicorn import Config, Server
-        except ImportError:
-            raise MissingExtraError("server", "uvicorn") from None
-        from acms.server import ServerConfig, create_app
-        from acms.server.listen import bounded
-
-        wanted = _auth(auth, host)
-        store = db or file_url(data_file())
-        if db is None:
-            create_folder(data_file().parent)
-        if log_requests:
-            _log()
-        config = ServerConfig(
-            auth=wanted, host=host, hosts=tuple(names or ()), origins=tuple(origins or ()), works=works
-        )
-        async with AsyncExitStack() as stack:
-            found = None
-            if reflector is not None:
-                found = await stack.enter_async_context(reflecting(reflector, url=url, model=model))
-            made = create_app(store, config, **_engine(), reflector=found)
-            grace = int(config.grace_seconds)
-            server = Server(Config(made, http=bounded(), timeout_graceful_shutdown=grace, **_UVICORN))
-            await _serve(made, server, _listen(host, port), lambda at: _announce(at, wanted, as_json))
-
-    run(as_json, work())
+    wanted = _auth(auth, host)
+    store = shell.db or file_url(data_file())
+    if shell.db is None:
+        create_folder(data_file().parent)
+    if log_requests:
+        _log()
+    config = ServerConfig(
+        auth=wanted, host=host, hosts=tuple(names or ()), origins=tuple(origins or ()), works=works
+    )
+    async with AsyncExitStack() as stack:
+        found = None
+        if reflector is not None:
+            found = await stack.enter_async_context(reflecting(reflector, url=url, model=model))
+        made = create_app(store, config, **_engine(), reflector=found)
+        grace = int(config.grace_seconds)
+        server = Server(Config(made, http=bounded(), timeout_graceful_shutdown=grace, **_UVICORN))
+        await _serve(made, server, _listen(host, port), lambda at: _announce(at, wanted, shell.as_json))
 
 
 def _engine() -> dict[str, Any]:

@@ -34,7 +34,7 @@ _TURNS = 200
 _SYSTEMS = "acms, recent, bm25, vectors, rrf, gleanr, chroma"
 
 evaluating = typer.Typer(
-    help="Measure how well a memory remembers: on scenarios, or on real conversations.",
+    help="Measure how well a memory remembers.",
     epilog="Start with:  acms eval run",
     rich_markup_mode=None,
     no_args_is_help=True,

@@ -1,26 +1,22 @@
-"""Chat files as messages for `ingest_many`: OpenAI-style JSON and JSONL, LoCoMo, REALTALK and BEAM.
-
-Readers are pure: the same file gives the same messages with the same keys, so an import can be interrupted and run
-again, and nothing is stored twice. A message that says nothing (no text, no call, no result) is passed over.
-"""
+"""One conversation a file: messages as JSON or JSONL in the form of a provider, or a data set."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import cast
 
+from acms.branches.importers.datasets import DATASETS
 from acms.errors import ValidationError
 from acms.log import foreign, validation
 from acms.log.foreign import Turn
 from acms.model import Json, Role
 
-__all__ = ["LineReader", "Turn", "read_chat", "read_document", "read_lines"]
+__all__ = ["EXPECTED", "LineReader", "moment", "read_chat", "read_document", "read_lines"]
 
 EXPECTED = (
     '[{"role": "user", "content": "…"}, …]',
@@ -36,14 +32,6 @@ _DROPPED = frozenset((*_TIMES, "key", "idempotency_key", "privacy", "origin"))
 _MILLISECONDS = (
     100_000_000_000  # a number above this counts milliseconds: as seconds it would be the year 5138
 )
-_MONTHS = (
-    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
-    "december",
-)  # fmt: skip
-_LOCOMO_TIME = re.compile(r"(\d{1,2}):(\d{2}) ?([ap])m on (\d{1,2}) ([a-z]+),? (\d{4})", re.IGNORECASE)
-_REALTALK_TIME = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4}), (\d{1,2}):(\d{2}):(\d{2})")
-_BEAM_TIME = re.compile(r"([a-z]+)-(\d{1,2})-(\d{4})", re.IGNORECASE)
-_SESSION = re.compile(r"session_(\d+)")
 
 
 def read_chat(path: str | Path) -> Iterator[Turn]:
@@ -109,7 +97,7 @@ def _is_object(line: str) -> bool:
         document = _object(json.loads(line))
     except (ValueError, RecursionError):
         return False
-    return document is not None and not any(recognise(document) for recognise, _ in _DATASETS)
+    return document is not None and not any(recognise(document) for recognise, _ in DATASETS)
 
 
 def _parse(text: str, name: str, number: int) -> Json:
@@ -145,7 +133,7 @@ def read_document(document: Json, name: str) -> Iterator[Turn]:
     one = _object(records[0]) if records else None
     if one is not None and "turns" in one:
         one = {"batches": records}
-    for recognise, read in _DATASETS:
+    for recognise, read in DATASETS:
         if one is not None and recognise(one):
             if len(records) > 1 and "batches" not in one:
                 raise ValidationError(
@@ -167,90 +155,6 @@ def read_document(document: Json, name: str) -> Iterator[Turn]:
         for index, record in enumerate(records)
         for item in _items(record, name if records is not document else f"{name}: messages[{index}]")
     )
-
-
-def _sessions(conversation: Mapping[str, Json]) -> Iterator[tuple[str, list[Json]]]:
-    """Yield (name, turns) of session_1, session_2… in order."""
-    found = [(int(match[1]), match[0]) for name in conversation if (match := _SESSION.fullmatch(name))]
-    for _, name in sorted(found):
-        if isinstance(conversation[name], list):
-            yield name, conversation[name]
-
-
-def _locomo(document: Mapping[str, Json]) -> Iterator[Turn]:
-    conversation = document["conversation"]
-    for name, turns in _sessions(conversation):
-        match = _LOCOMO_TIME.search(conversation[f"{name}_date_time"])
-        if match is None:
-            raise ValueError(f"{name}_date_time is {conversation[f'{name}_date_time']!r}")
-        hour, minute, half, day, month, year = match.groups()
-        started = datetime(
-            int(year), _month(month), int(day), int(hour) % 12 + 12 * (half in "pP"), int(minute), tzinfo=UTC
-        )
-        for number, turn in enumerate(turns, 1):
-            first = turn["speaker"] == conversation["speaker_a"]
-            yield from _spoken(turn, turn["text"], first, started + timedelta(seconds=number))
-
-
-def _realtalk(document: Mapping[str, Json]) -> Iterator[Turn]:
-    for _, turns in _sessions(document):
-        for turn in turns:
-            match = _REALTALK_TIME.search(turn["date_time"])
-            if match is None:
-                raise ValueError(f"date_time is {turn['date_time']!r}")
-            day, month, year, hour, minute, second = map(int, match.groups())
-            said = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
-            yield from _spoken(
-                turn, turn["clean_text"], turn["speaker"] == document["name"]["speaker_1"], said
-            )
-
-
-def _spoken(turn: Mapping[str, Json], text: str, first: bool, said: datetime) -> Iterator[Turn]:
-    """Yield one turn of a conversation between two people; what an image shows is appended in words."""
-    caption = turn.get("blip_caption")
-    content = f"{text} [shares: {caption}]".strip() if caption else text
-    if content.strip():
-        yield {
-            "role": "user" if first else "assistant",
-            "content": content,
-            "actor_id": turn["speaker"],
-            "metadata": {"dia_id": turn["dia_id"]},
-            "created_at": said,
-            "key": turn["dia_id"],
-        }
-
-
-def _beam(document: Mapping[str, Json]) -> Iterator[Turn]:
-    said: datetime | None = None
-    for batch in document["batches"]:
-        for turn in (turn for exchange in batch["turns"] for turn in exchange):
-            match = _BEAM_TIME.fullmatch(turn.get("time_anchor") or "")
-            if match is not None:
-                said = datetime(int(match[3]), _month(match[1]), int(match[2]), tzinfo=UTC)
-            found: Turn = {
-                "role": turn["role"],
-                "content": turn["content"],
-                "metadata": {"chat_id": turn["id"]},
-                "key": str(turn["id"]),
-            }
-            if said is not None:
-                said += timedelta(seconds=1)
-                found["created_at"] = said
-            if found["content"].strip():
-                yield found
-
-
-def _month(name: str) -> int:
-    return _MONTHS.index(name.lower()) + 1
-
-
-_DATASETS: tuple[
-    tuple[Callable[[Mapping[str, Json]], bool], Callable[[Mapping[str, Json]], Iterator[Turn]]], ...
-] = (
-    (lambda one: isinstance(one.get("conversation"), dict) and "speaker_a" in one["conversation"], _locomo),
-    (lambda one: isinstance(one.get("name"), dict) and "speaker_1" in one["name"], _realtalk),
-    (lambda one: isinstance(one.get("batches"), list), _beam),
-)
 
 
 # ── OpenAI-style messages ───────────────────────────────────────────────────────────────────────────────────────────
@@ -308,7 +212,7 @@ def _message(message: Mapping[str, Json]) -> list[Turn]:
         turn["metadata"] = validation.metadata(turn.get("metadata") or {})
         turn["markers"] = validation.markers(turn.get("markers") or None)
         if said is not None:
-            turn["created_at"] = _moment(said)
+            turn["created_at"] = moment(said)
         found.append({name: value for name, value in turn.items() if value not in (None, {}, ())})
     return found
 
@@ -318,7 +222,7 @@ def _by_hash(data: bytes, mime: str) -> str:
     return f"sha256:{sha256(data).hexdigest()}"
 
 
-def _moment(said: Json) -> datetime:
+def moment(said: Json) -> datetime:
     """Read a time: ISO 8601 (UTC when it names no zone) or seconds or milliseconds since 1970."""
     if isinstance(said, int | float) and not isinstance(said, bool):
         try:
