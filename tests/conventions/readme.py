@@ -1,6 +1,6 @@
-"""Paste each Python example of README.md into a file, run it, and compare what it prints: `python -m tests.conventions.readme`.
+"""Paste each Python example of README.md into a file, run it, and compare: `python tests/conventions/readme.py README.md`.
 
-It needs nothing but the interpreter that runs it and an installed ACMS.
+It needs nothing but an installed ACMS and the interpreter that runs it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-README = Path(__file__).parents[2] / "README.md"
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def examples() -> list[tuple[str, str]]:
+def examples(page: Path) -> list[tuple[str, str]]:
     """Return every Python block with the output that follows it."""
-    return _EXAMPLE.findall(README.read_text(encoding="utf-8"))
+    return _EXAMPLE.findall(page.read_text(encoding="utf-8"))
 
 
-def run(folder: Path) -> list[str]:
+def run(page: Path, folder: Path) -> list[str]:
     """Run the examples in order in one folder; return how outputs differ from what the page promises."""
     differences: list[str] = []
-    for number, (code, promised) in enumerate(examples(), 1):
+    for number, (code, promised) in enumerate(examples(page), 1):
         script = folder / f"example{number}.py"
         script.write_text(code, encoding="utf-8")
         done = subprocess.run(
@@ -37,7 +36,8 @@ def run(folder: Path) -> list[str]:
 
 
 if __name__ == "__main__":
+    readme = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as temporary:
-        found = run(Path(temporary)) + run(Path(temporary))
-    print("\n".join(found) or f"{len(examples())} examples, each run twice, print what README.md promises")
+        found = run(readme, Path(temporary)) + run(readme, Path(temporary))
+    print("\n".join(found) or f"{len(examples(readme))} examples, each run twice, print what {readme.name} promises")
     sys.exit(bool(found))
