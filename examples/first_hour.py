@@ -37,7 +37,10 @@ def turn(number: int) -> list[dict[str, Any]]:
     if number == 40:
         asked = {"role": "user", "content": "We use MySQL for the orders service."}
     if number == 60:
-        asked = {"role": "user", "content": "Decision: switch from MySQL to PostgreSQL for the orders service."}
+        asked = {
+            "role": "user",
+            "content": "Decision: switch from MySQL to PostgreSQL for the orders service.",
+        }
     if number % 10:
         return [asked, {"role": "assistant", "content": f"Ticket {number} is noted."}]
     call = {
@@ -71,7 +74,10 @@ async def remember(session: ACMS) -> None:
     prompt = Prompt(OpenAIChat("gpt-5")).system("You help the orders team.").history(session)
     rendered = await prompt.recall(session, QUESTION).user(QUESTION).render(budget=2000)
     assert rendered.tokens.upper_bound <= 2000 and "PostgreSQL" in str(rendered.payload)
-    say("prompt", f"{len(rendered.payload['messages'])} messages, {rendered.tokens.upper_bound} tokens at most")
+    say(
+        "prompt",
+        f"{len(rendered.payload['messages'])} messages, {rendered.tokens.upper_bound} tokens at most",
+    )
 
 
 async def branch(session: ACMS) -> None:

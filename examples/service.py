@@ -39,7 +39,9 @@ async def chat(request: Request) -> JSONResponse:
         prompt = Prompt(OpenAIChat("gpt-5")).system("You are a helpful assistant.").history(session)
         rendered = await prompt.recall(session, text).user(text).render(budget=BUDGET)
         reply = await answer(dict(rendered.payload))
-        await session.ingest_many([{"role": "user", "content": text}, {"role": "assistant", "content": reply}])
+        await session.ingest_many(
+            [{"role": "user", "content": text}, {"role": "assistant", "content": reply}]
+        )
     return JSONResponse({"reply": reply, "tokens": rendered.tokens.upper_bound})
 
 

@@ -30,7 +30,9 @@ def run(page: Path, folder: Path) -> list[str]:
             [sys.executable, script.name], cwd=folder, capture_output=True, text=True, encoding="utf-8"
         )
         if done.stdout != promised or done.returncode:
-            lines = difflib.unified_diff(promised.splitlines(), done.stdout.splitlines(), "README", script.name)
+            lines = difflib.unified_diff(
+                promised.splitlines(), done.stdout.splitlines(), "README", script.name
+            )
             differences.append("\n".join([*lines, done.stderr]))
     return differences
 
@@ -39,5 +41,8 @@ if __name__ == "__main__":
     readme = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as temporary:
         found = run(readme, Path(temporary)) + run(readme, Path(temporary))
-    print("\n".join(found) or f"{len(examples(readme))} examples, each run twice, print what {readme.name} promises")
+    print(
+        "\n".join(found)
+        or f"{len(examples(readme))} examples, each run twice, print what {readme.name} promises"
+    )
     sys.exit(bool(found))
