@@ -68,12 +68,14 @@ async def remember(session: ACMS) -> None:
     """Ask what a model should see: a few items, or a whole request."""
     items = await session.recall(QUESTION, token_budget=300)
     best = max(items, key=lambda item: item.score)
-    assert "PostgreSQL" in best.content and items.tokens <= 300
+    assert "PostgreSQL" in best.content
+    assert items.tokens <= 300
     say("recall", f"{best.content}  ({items.tokens} of 300 tokens; {items.ledger.why(best.id)})")
 
     prompt = Prompt(OpenAIChat("gpt-5")).system("You help the orders team.").history(session)
     rendered = await prompt.recall(session, QUESTION).user(QUESTION).render(budget=2000)
-    assert rendered.tokens.upper_bound <= 2000 and "PostgreSQL" in str(rendered.payload)
+    assert rendered.tokens.upper_bound <= 2000
+    assert "PostgreSQL" in str(rendered.payload)
     say(
         "prompt",
         f"{len(rendered.payload['messages'])} messages, {rendered.tokens.upper_bound} tokens at most",
@@ -87,7 +89,8 @@ async def branch(session: ACMS) -> None:
     async with await session.fork(at=decided - 1, session_id="what-if") as fork:
         await fork.ingest("user", "Decision: MySQL stays; we shard it.")
         delta = await session.diff(fork)
-        assert len(delta.messages.added) == 1 and len(delta.messages.removed) > 90
+        assert len(delta.messages.added) == 1
+        assert len(delta.messages.removed) > 90
         say("fork", f"at version {decided - 1}")
         say("diff", str(delta).splitlines()[3])
 
@@ -95,7 +98,8 @@ async def branch(session: ACMS) -> None:
 async def shorten(session: ACMS) -> None:
     """Let a summary stand for the older part of the log; the details are still found."""
     done = await session.wait(await session.compact())
-    assert done is not None and done.tokens_after < done.tokens_before
+    assert done is not None
+    assert done.tokens_after < done.tokens_before
     items = await session.recall("ticket 17", token_budget=200)
     assert any("Ticket 17:" in item.content for item in items)
     say("compact", f"{done.tokens_before} tokens to {done.tokens_after}")
@@ -104,7 +108,8 @@ async def shorten(session: ACMS) -> None:
 async def know(session: ACMS) -> None:
     """Read the facts that were found in the background, and what they replaced."""
     known = {fact.value: fact for fact in await session.facts()}
-    assert "PostgreSQL" in known and "MySQL" not in known
+    assert "PostgreSQL" in known
+    assert "MySQL" not in known
     for fact in await session.facts(history=True):
         if fact.value in ("MySQL", "PostgreSQL"):
             say("facts", f"{fact.content}  ({fact.retired.reason if fact.retired else 'in force'})")
@@ -166,7 +171,8 @@ async def remote(url: str) -> None:
         secret = await fork.ingest("user", "My phone number is +33 6 12 34 56 78.")
         assert secret in [entry.id for entry in (await session.diff(fork)).messages.added]
         done = await fork.wait(await fork.compact())
-        assert done is not None and done.tokens_after < done.tokens_before
+        assert done is not None
+        assert done.tokens_after < done.tokens_before
         assert "PostgreSQL" in {fact.value for fact in await session.facts()}
         assert not (await fork.erase(secret, verify=True)).residue
         lines = [line async for line in client.export(session)]

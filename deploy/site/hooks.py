@@ -1,4 +1,4 @@
-"""What the site shows beside docs/: the examples, the changelog and every decision record, without a copy of them there."""
+"""What the site has beyond docs/: the examples, the changelog, and every decision in the navigation."""
 
 from __future__ import annotations
 

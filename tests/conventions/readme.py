@@ -1,4 +1,6 @@
-"""Paste each Python example of README.md into a file, run it, and compare: `python tests/conventions/readme.py README.md`.
+"""Paste each Python example of README.md into a file, run it, and compare what it prints.
+
+    python tests/conventions/readme.py README.md
 
 It needs nothing but an installed ACMS and the interpreter that runs it.
 """

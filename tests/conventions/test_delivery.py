@@ -1,4 +1,4 @@
-"""What is delivered: the image, the workflows and the site of the documentation, as far as they can be held without their hosts."""
+"""What is delivered: the image, the workflows and the site, as far as they can be checked without their hosts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_image_is_built_in_one_stage_and_run_in_another_by_an_ordinary_user(
     words = [word for word, _ in final]
     assert words.index("USER") < words.index("HEALTHCHECK") < words.index("CMD")
     assert dict(final)["USER"] == "acms"
-    assert "uv build --wheel" in str(build) and "--require-hashes" in str(build)
+    assert all(part in str(build) for part in ("uv build --wheel", "--require-hashes"))
     copied = [name for word, rest in build if word == "COPY" for name in rest.split()[:-1]]
     assert all((ROOT / name).exists() for name in copied)
     passed = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()

@@ -41,7 +41,8 @@ def test_scripts_run(name: str, tmp_path: Path) -> None:
 
 async def test_the_service_remembers_each_user() -> None:
     spec = importlib.util.spec_from_file_location("service", ROOT / "examples" / "service.py")
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     service = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(service)
     app = service.create_app("memory://")
