@@ -40,11 +40,17 @@ def _blocks(page: Path) -> Iterator[tuple[int, str, str]]:
 
 
 @pytest.mark.parametrize("page", [page for page in WITH_CODE if any(_blocks(page))], ids=_name)
-def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the blocks of a page in order, in one namespace and an empty folder; `await` works at top level."""
+def test_python_blocks_run_and_run_again(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader who pastes a page a second time finds the files of the first: it must still work."""
     monkeypatch.chdir(tmp_path)
     for name in ("ACMS_DB", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
+    for _ in range(2):
+        _run(page)
+
+
+def _run(page: Path) -> None:
+    """Run the blocks of a page in order, in one namespace; `await` works at top level."""
     namespace: dict[str, object] = {"__name__": "__main__"}
     with asyncio.Runner() as runner:
         for line, info, source in _blocks(page):

@@ -1,0 +1,33 @@
+"""What the site has beyond docs/: the examples, the changelog, and every decision in the navigation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def on_config(config: Any) -> Any:
+    """List the decisions in the navigation, by number."""
+    records = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    for entry in config["nav"]:
+        if "Decisions" in entry:
+            entry["Decisions"] = [f"decisions/{record.name}" for record in records]
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the examples as files and the changelog as a page."""
+    from mkdocs.structure.files import File
+
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    files.append(File.generated(config, "changelog.md", content=changelog))
+    for example in sorted((ROOT / "examples").glob("*.py")):
+        files.append(File.generated(config, f"examples/{example.name}", abs_src_path=str(example)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Let links to the examples, written for the repository, lead to those of the site."""
+    return markdown.replace("](../examples/", "](examples/")

@@ -1,0 +1,60 @@
+"""The examples are true: those of README.md as pasted into a file, those in examples/ as scripts."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.conventions import readme
+
+ROOT = Path(__file__).parents[2]
+#: What each script prints when it has done what it says.
+SCRIPTS = {
+    "agent_loop": r"assistant: We said: the orders service runs on PostgreSQL 18\.",
+    "facts": r"deadline \| March 20 \(in force\)",
+    "first_hour": r"http +recall, fork, diff, compact, facts, erase and export at http://127\.0\.0\.1:\d+\n$",
+    "quickstart": r"at version 1: user: Which database should the orders service use\?",
+    "several_agents": r"researcher: It has 4\.2 billion rows",
+}
+
+
+def test_readme_examples_print_what_they_promise_twice(tmp_path: Path) -> None:
+    page = ROOT / "README.md"
+    assert len(readme.examples(page)) == page.read_text(encoding="utf-8").count("```python\n") >= 3
+    assert readme.run(page, tmp_path) == []
+    assert readme.run(page, tmp_path) == []
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_run(name: str, tmp_path: Path) -> None:
+    script = ROOT / "examples" / f"{name}.py"
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.search(SCRIPTS[name], done.stdout), done.stdout
+
+
+async def test_the_service_remembers_each_user() -> None:
+    spec = importlib.util.spec_from_file_location("service", ROOT / "examples" / "service.py")
+    assert spec
+    assert spec.loader
+    service = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(service)
+    app = service.create_app("memory://")
+    transport = httpx2.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx2.AsyncClient(transport=transport) as client:
+        for user, shown in (("ana", 2), ("ana", 4), ("ben", 2)):
+            reply = await client.post(f"http://service/chat/{user}", json={"text": "I am allergic to nuts."})
+            assert reply.json()["reply"] == f"I was shown {shown} messages."
+
+
+def test_every_example_is_run_and_linked() -> None:
+    written = {file.stem for file in (ROOT / "examples").glob("*.py")}
+    assert written == {*SCRIPTS, "service"}
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    assert {name for name in written if f"examples/{name}.py" not in pages} == set()
