@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from acms.jobs.worker import Background, Handler
     from acms.recall.embeddings import Embedding
     from acms.recall.index_cache import Indexes
+    from acms.recall.namespace import Namespaces
 
 __all__ = ["SharedSession"]
 
@@ -144,6 +145,16 @@ class SharedSession:
         return found
 
     @property
+    def namespaces(self) -> Namespaces:
+        """Return the indexes of namespaces of the storage handle, the same for all its sessions."""
+        from acms.recall.namespace import Namespaces
+
+        shared = handles.shared(self.handle)
+        if shared.namespaces is None:
+            shared.namespaces = Namespaces(self.indexes)
+        return shared.namespaces
+
+    @property
     def embedding(self) -> Embedding | None:
         """Return the session's embedder at work on its storage handle; None without one, or where nothing may leave."""
         if self._undecided:
@@ -176,7 +187,14 @@ class SharedSession:
     def reader(self) -> request.Reader:
         """Return what reads need."""
         return request.Reader(
-            self.storage, self.indexes, self.embedding, self.counter, self.frame, self.reranking, self.stage
+            self.storage,
+            self.indexes,
+            self.embedding,
+            self.counter,
+            self.frame,
+            self.reranking,
+            self.stage,
+            self.namespaces,
         )
 
     @property

@@ -18,6 +18,7 @@ from acms.contract.admission import excerpt
 from acms.contract.entities import entities, gaze
 from acms.contract.schema import Candidate, Layer, Lod, Purpose, RenderRequest, Variant, size
 from acms.errors import SessionNotFoundError
+from acms.log import validation
 from acms.log.in_force import preview
 from acms.log.read import PROFILE, in_force
 from acms.model import Entry, Kind, Privacy, Role, Search, State
@@ -45,8 +46,6 @@ ELSEWHERE = 8_000
 """Tokens that a recall over the sessions of a namespace may use, at most."""
 PAST = 64
 """Episodes, the newest ones, whose summaries are looked through."""
-UNNAMED = "default"
-"""The namespace of callers who have named none."""
 
 _Work: TypeAlias = tuple[Entry, Callable[[], Candidate]]
 """An entry, and what makes a candidate of it."""
@@ -155,7 +154,7 @@ class Memory:
         Of a namespace that nobody has named all callers are in it, and one must not read what another has said.
         """
         session = self._session
-        if not isinstance(session, ACMS) or session.namespace == UNNAMED:
+        if not isinstance(session, ACMS) or session.namespace == validation.UNNAMED:
             return []
         items = await session.recall(
             self._query, token_budget=min(self._budget, ELSEWHERE), scope="namespace", relevant_only=True

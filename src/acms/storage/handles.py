@@ -24,6 +24,8 @@ class Shared:
     front: StorageBackend | None = None
     #: The retrieval indexes over it.
     indexes: Any = None
+    #: Those of whole namespaces.
+    namespaces: Any = None
     #: Token counters of its sessions by name, for jobs that count.
     counters: dict[str, Any] = field(default_factory=dict)
     #: One write queue per context, the same for all sessions of a process.

@@ -33,6 +33,7 @@ from acms.model import (
     Record,
     Retry,
     Search,
+    Standing,
     State,
 )  # fmt: skip
 from acms.storage import handles, records
@@ -146,6 +147,10 @@ class PostgresStorage:
     async def contexts(self, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
         return await self._contexts.contexts(query)
+
+    async def standings(self, namespace: str) -> list[Standing]:
+        """Return where each live context of a namespace stands, oldest first."""
+        return await self._contexts.standings(namespace)
 
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""
