@@ -20,6 +20,7 @@ from acms.contract.schema import Candidate, Layer, Lod, Purpose, RenderRequest, 
 from acms.errors import SessionNotFoundError
 from acms.log import validation
 from acms.log.in_force import preview
+from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE, in_force
 from acms.model import Entry, Kind, Privacy, Role, Search, State
 from acms.model import Source as Origin
@@ -177,7 +178,7 @@ class Memory:
         return work + [(row, partial(self._episode, row, score)) for row, score in marks]
 
     async def _contexts(self, own: Recalled, found: Collection[str]) -> dict[str, float]:
-        """Return which logs are no experience, each up to a version: this one, its ancestors, the profile."""
+        """Return which logs are no experience, each up to a version: this one, its ancestors, the profile, private ones."""
         storage = self._session.storage
         ours: dict[str, float] = {}
         if own.version:
@@ -185,8 +186,10 @@ class Memory:
             ours[own.context] = inf
         for id in found:
             try:
-                if id not in ours and (await storage.context(id)).key == PROFILE:
-                    ours[id] = inf
+                if id not in ours:
+                    context = await storage.context(id)
+                    if context.key == PROFILE or context.settings.get(PRIVATE):
+                        ours[id] = inf
             except SessionNotFoundError:  # deleted meanwhile
                 ours[id] = inf
         return ours
