@@ -178,7 +178,7 @@ class Memory:
         return work + [(row, partial(self._episode, row, score)) for row, score in marks]
 
     async def _contexts(self, own: Recalled, found: Collection[str]) -> dict[str, float]:
-        """Return which logs are no experience, each up to a version: this one, its ancestors, the profile, private ones."""
+        """Return up to which versions logs are no experience: this one, its ancestors, the profile, private ones."""
         storage = self._session.storage
         ours: dict[str, float] = {}
         if own.version:

@@ -240,8 +240,10 @@ class Index:
 
     def _moved(self, one: _Wanted, spaces: Sequence[str]) -> bool:
         log = self._logs.get(one.owner)
-        if log is None or log.order is None or log.stamp != one.stamp:
-            return log is None or one.via == one.owner or log.epoch != one.stamp[3] or _ends(log) < one.last
+        if log is None or log.epoch != one.stamp[-1] or _ends(log) < one.last:
+            return True
+        if one.via == one.owner and (log.order is None or log.stamp != one.stamp):
+            return True
         learned = self._indexes.learned(one.via) is not log.learned
         return bool(spaces) and (learned or any(space not in log.seen for space in spaces))
 
@@ -438,7 +440,9 @@ class Namespaces:
 
         Messages counted by another token counter are not mixed in. With `spaces` vectors are read too.
         """
-        index = self._found.setdefault(namespace, Index(self._indexes, namespace))
+        index = self._found.get(namespace)
+        if index is None:
+            index = self._found[namespace] = Index(self._indexes, namespace)
         self._found.move_to_end(namespace)
         found = await index.field(counter, spaces, context)
         while len(self._found) > 1 and self.bytes > self._indexes.max_bytes:

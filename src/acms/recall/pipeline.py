@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from acms.recall.candidates import Offer, Terms
     from acms.recall.corpus import Field
     from acms.recall.fact_candidates import Known
-    from acms.recall.index import Segment
+    from acms.recall.index import Ints, Segment
     from acms.recall.rank import Ranking
 
 THREAD_ABOVE = 20_000
@@ -386,18 +386,18 @@ async def _allowed(reader: Reader, field: Field, asked: Recall) -> NDArray[np.bo
         with suppress(SessionNotFoundError):
             owners.add((await reader.storage.context(name, namespace=asked.home)).id)
     found = where.likely(field, owners)
-    for place in np.flatnonzero(found & where.open(field)).tolist():
+    places = np.flatnonzero(found & where.open(field))
+    await _note(reader.storage, field, places)
+    for place in places.tolist():
         _, segment, at = field.snapshot.where(field.document(place))
-        if at not in segment.noted:
-            await _note(reader.storage, field, found & where.open(field))
-        found[place] = where.holds(*segment.noted[at])
+        found[place] = at in segment.noted and where.holds(*segment.noted[at])
     return whole(field, found)
 
 
-async def _note(storage: StorageBackend, field: Field, places: NDArray[np.bool_]) -> None:
+async def _note(storage: StorageBackend, field: Field, places: Ints) -> None:
     """Look up when some entries were said and what their callers noted, log by log."""
     wanted: dict[str, dict[int, tuple[Segment, int]]] = {}
-    for document in field.documents(places.nonzero()[0]).tolist():
+    for document in field.documents(places).tolist():
         _, segment, at = field.snapshot.where(document)
         if at not in segment.noted:
             owner, version = field.snapshot.place(document)
