@@ -6,10 +6,10 @@ the entries, of those only that all else lets through, and remembered beside the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ MINUTE = 60_000_000
 """Microseconds of the unit in which the index keeps times."""
 
 Mask: TypeAlias = NDArray[np.bool_]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +77,10 @@ class Where:
         if after is not None and before is not None and before <= after:
             raise ValidationError("must be later than after", field="where.before")
         found = cls(
-            roles=_any(said.get("role"), "role", lambda one: validation.choice(one, Role, "where.role")),
-            actors=_any(said.get("actor"), "actor", lambda one: validation.name(one, "where.actor")),
+            roles=_any(said.get("role"), "role", _role),
+            actors=_any(said.get("actor"), "actor", validation.name),
             markers=_any(said.get("marker"), "marker", _marker),
-            sessions=_any(said.get("session"), "session", lambda one: validation.name(one, "where.session")),
+            sessions=_any(said.get("session"), "session", validation.name),
             after=after,
             before=before,
             metadata=tuple((validation.name(name, "where.metadata"), noted[name]) for name in noted),
@@ -130,19 +131,22 @@ def _moment(given: Any, field: str) -> datetime:
     return validation.moment(given, field)
 
 
-def _any(given: object, name: str, check: Any) -> frozenset[Any] | None:
+def _any(given: Any, name: str, check: Callable[[Any, str], T]) -> frozenset[T] | None:
     """Return one value or several as a set."""
     if given is None:
         return None
-    several = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
-    values = list(given) if several else [given]
+    values: list[Any] = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
     if not values:
         raise ValidationError("must name one at least", field=f"where.{name}")
-    return frozenset(map(check, values))
+    return frozenset([check(value, f"where.{name}") for value in values])
 
 
-def _marker(given: Any) -> str:
-    return (validation.markers([given], "where.marker") or ("",))[0]
+def _role(given: Any, field: str) -> Role:
+    return validation.choice(given, Role, field)
+
+
+def _marker(given: Any, field: str) -> str:
+    return (validation.markers([given], field) or ("",))[0]
 
 
 def whole(field: Field, found: Mask) -> Mask:
