@@ -67,6 +67,8 @@ BUDGET = 4000
 TIERS = ("none", "one", "several")
 CROWD, EACH = 400, 300
 """Sessions on one handle, and messages of each: enough to be indexed."""
+SESSIONS, SAID = 1_000, 100
+"""Sessions of one namespace, and messages of each."""
 FLOOR = "floor: numpy exact, 64 best"
 #: All indexes of this run stay in memory: several vectors each for 100,000 messages are more than the default allows.
 CONFIG = ACMSConfig(cache=CacheConfig(index_bytes=1 << 33))
@@ -466,6 +468,39 @@ async def crowd(path: Path, talk: Talk, options: argparse.Namespace) -> dict[str
     return found
 
 
+async def across(path: Path, talk: Talk, options: argparse.Namespace) -> dict[str, Any]:
+    """Time recall across the sessions of a namespace: the first one, warm ones, and those after a message elsewhere."""
+    url, questions = f"sqlite:///{path}", talk.questions[: options.questions]
+    turns = list(talk.messages(SESSIONS * SAID, sentences=False))
+    async with open_storage(url) as handle:
+        for number in range(SESSIONS):
+            session = ACMS(f"session {number}", handle, None, config=CONFIG, namespace="user:ana")
+            async with session:
+                await fill(session, iter(turns[number * SAID : (number + 1) * SAID]), SAID)
+    async with open_storage(url) as handle, open_storage(url) as elsewhere:
+        asking = ACMS("asking", handle, None, config=CONFIG, namespace="user:ana")
+        other = ACMS("session 7", elsewhere, None, config=CONFIG, namespace="user:ana")
+        async with asking, other:
+            await asking.ingest("user", "Good morning")
+
+            async def ask(question: str) -> None:
+                await asking.recall(question, budget=BUDGET, scope="namespace")
+
+            begun, cpu = time.perf_counter(), time.process_time()
+            await ask(questions[0])
+            first = {"first (s)": time.perf_counter() - begun, "cpu (s)": time.process_time() - cpu}
+            found: dict[str, Any] = {"first": first}
+            found["warm"] = (await timed({"": (ask, len(questions))}, questions, options.rounds))[""]
+            after: list[float] = []
+            for number in range(20):
+                await other.ingest("user", f"Message {number} of another process")
+                begun = time.perf_counter()
+                await ask(questions[number % len(questions)])
+                after.append(1000 * (time.perf_counter() - begun))
+            found["after a message elsewhere"] = {"p50": statistics.median(after), "best": min(after)}
+    return found
+
+
 # ── cold ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -792,7 +827,7 @@ async def main() -> None:
     parser.add_argument(
         "--only",
         type=lambda text: set(text.split(",")),
-        help="of tiers, cold, beside, crowd, agreement, memory",
+        help="of tiers, cold, beside, crowd, across, agreement, memory",
     )
     parser.add_argument(
         "--dir", default=None, help="folder on the disk to measure; default: the temporary folder"
@@ -812,7 +847,7 @@ async def main() -> None:
         parser.error("--vectors needs --chats")
     options.questions, options.rounds = (20, 3) if options.quick else (50, 7)
     options.sizes = options.sizes or ((1_000, 10_000) if options.quick else (1_000, 10_000, 100_000))
-    wanted = options.only or {"tiers", "cold", "beside", "crowd", "agreement", "memory"}
+    wanted = options.only or {"tiers", "cold", "beside", "crowd", "across", "agreement", "memory"}
     talk = Talk(options.data)
     report: dict[str, Any] = {
         "date": datetime.now(UTC).date().isoformat(),
@@ -847,6 +882,10 @@ async def main() -> None:
             report[f"one of many sessions of {EACH} messages"] = await crowd(
                 folder / "crowd.db", talk, options
             )
+        if "across" in wanted:
+            say(f"{SESSIONS} sessions of a namespace")
+            title = f"across {SESSIONS} sessions of {SAID} messages"
+            report[title] = await across(folder / "across.db", talk, options)
         if "agreement" in wanted:
             for name, sentences in (("one", False), ("several", True)):
                 report[f"agreement of sign bits with exact cosines, {name}"] = (

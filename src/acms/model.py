@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, StrEnum
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 __all__ = [
     "ANY",
@@ -56,6 +56,7 @@ __all__ = [
     "Seen",
     "Source",
     "Span",
+    "Standing",
     "State",
     "Text",
     "ToolCall",
@@ -521,6 +522,22 @@ class ContextQuery:
     deleted: bool = False
     after: str | None = None
     limit: int = 100
+
+
+class Standing(NamedTuple):
+    """Where one session of a namespace stands: what a search across sessions asks of its head and its settings."""
+
+    context: str
+    key: str | None
+    counter: str
+    #: Version of its parent from which it was forked; 0 for one that was not.
+    fork: int
+    version: int
+    rewrites: int
+    derived: int
+    epoch: int
+    #: Its messages are not found from other sessions.
+    private: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ from acms.model import (
     Retry,
     Role,
     Search,
+    Standing,
     State,
 )
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
@@ -63,6 +64,7 @@ __all__ = [
     "HasMigrations",
     "HasRecords",
     "HasSpaces",
+    "HasStandings",
     "KVMemory",
     "Progress",
     "ReflectionRequest",
@@ -539,6 +541,15 @@ class HasRecords(Protocol):
         name has up to 64 characters, data 64 KB of JSON. A context keeps 32 records: a new one drives out the one put
         longest ago.
         """
+        ...
+
+
+@runtime_checkable
+class HasStandings(Protocol):
+    """A store that tells in one read where all sessions of a namespace stand."""
+
+    async def standings(self, namespace: str) -> list[Standing]:
+        """Return where each live context of a namespace stands, in the order in which they were created."""
         ...
 
 

@@ -103,6 +103,8 @@ class ContextItem:
     actor_id: str | None = None
     metadata: Mapping[str, Json] = field(default_factory=_empty)
     created_at: datetime
+    #: Name of the session in which it was said, also where a fork inherits it; None for what was not recalled.
+    session_id: str | None = None
     #: True when the content was cut to fit.
     truncated: bool = False
     #: The reason it was chosen, in words.
@@ -335,6 +337,18 @@ class ContextItems(Sequence[ContextItem]):
 
     def __repr__(self) -> str:
         return f"<ContextItems {len(self)} items, {self.tokens} of {self.budget} tokens, v{self.version}>"
+
+    def with_items(self, items: Sequence[ContextItem]) -> ContextItems:
+        """Return the same with other items in the place of its own."""
+        return ContextItems(
+            items,
+            budget=self.budget,
+            ledger=self.ledger,
+            context=self.context,
+            version=self.version,
+            coverage=self.coverage,
+            tier=self.tier,
+        )
 
     @property
     def confidence(self) -> float:

@@ -646,6 +646,14 @@ class ACMS(View):
         self._writer.forget_policy(context)
         return found
 
+    async def set_private(self, private: bool = True) -> None:
+        """Keep what is said here from being found from other sessions of the namespace, or allow it again.
+
+        It is stored with the session: every process honours it from its next recall on, also for what was said before.
+        Forks that are made later begin with it. The session itself goes on finding everything.
+        """
+        await policy_levels.set_private(self._shared.storage, await self._shared.ensure(), private)
+
     # ── erasure ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def erase(self, id: str, *, verify: bool = False) -> Erasure:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from acms.jobs.worker import Background, Handler
     from acms.recall.embeddings import Embedding
     from acms.recall.index_cache import Indexes
+    from acms.recall.namespace import Namespaces
 
 __all__ = ["SharedSession"]
 
@@ -179,6 +180,17 @@ class SharedSession:
         )
 
     @property
+    def namespaces(self) -> Namespaces:
+        """Return the indexes of namespaces of the storage handle, the same for all its sessions."""
+        from acms.recall.namespace import Namespaces
+
+        here = handles.here(self.handle)
+        if here.namespaces is None:
+            here.namespaces = Namespaces(self.indexes)
+        found: Namespaces = here.namespaces
+        return found
+
+    @property
     def embedding(self) -> Embedding | None:
         """Return the session's embedder at work on its storage handle; None without one, or where nothing may leave."""
         if self._undecided:
@@ -212,7 +224,14 @@ class SharedSession:
     def reader(self) -> request.Reader:
         """Return what reads need."""
         return request.Reader(
-            self.storage, self.indexes, self.embedding, self.counter, self.frame, self.reranking, self.stage
+            self.storage,
+            self.indexes,
+            self.embedding,
+            self.counter,
+            self.frame,
+            self.reranking,
+            self.stage,
+            self.namespaces,
         )
 
     @property

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
+from typing import Any
 
 from acms.errors import ValidationError, VectorsUnavailableError
 from acms.knowledge import Fact
@@ -105,11 +106,14 @@ class View:
         self,
         query: str,
         *,
+        budget: int | None = None,
         token_budget: int | None = None,
         include_current_episode: bool = True,
         min_relevance: float = 0.0,
         exclude: Iterable[str] = (),
         scope: str = "session",
+        where: Mapping[str, Any] | None = None,
+        limit: int | None = None,
         include_superseded: bool = False,
         relevant_only: bool = False,
     ) -> ContextItems:
@@ -123,14 +127,21 @@ class View:
         the current episode was not asked for. `exclude` names entry ids. A tool call and its answers come together.
         With `relevant_only` the current episode has no part of its own: its messages compete by relevance like all
         others, as suits a prompt that shows the newest messages by itself.
-        With `scope="namespace"` other sessions of the namespace are asked too: those whose facts, summaries or marked
-        messages answer best; what they say comes first.
-        Raises `ValidationError` for a budget or relevance that makes no sense.
+        With `scope="namespace"` everything is found that was said in any session of a named namespace, private ones
+        left out, as if it were one log: what other sessions say comes first, session by session, the oldest first.
+        In "default", where anybody's sessions are, that is refused.
+        `where` lets only some through: "role", "actor", "marker" and "session" (one or several), "after" (at that time
+        or later) and "before" (aware, or ISO 8601; a day alone begins at midnight UTC), and "metadata", a mapping of
+        what was noted. A tool call comes with its answers where one of them is let through. `limit` is how many items
+        there are at most, the best by rank, be the latest message among them or not.
+        `token_budget` is another name of `budget`; both together are a `TypeError`.
+        Raises `ValidationError` for a budget, relevance or filter that makes no sense.
         """
+        if budget is not None and token_budget is not None:
+            raise TypeError("recall() takes budget or token_budget, not both")
         shared = self._shared
-        budget = validation.budget(
-            shared.config.recall.token_budget if token_budget is None else token_budget
-        )
+        budget = budget if token_budget is None else token_budget
+        budget = validation.budget(shared.config.recall.token_budget if budget is None else budget)
         if isinstance(exclude, str):
             raise ValidationError("must be a list of ids, not a string", field="exclude")
         asked = request.Recall(
@@ -143,6 +154,9 @@ class View:
             weights=shared.config.marker_weights,
             markers=own_terms(shared.patterns),
             namespace=shared.namespace if scope == "namespace" else None,
+            where=None if where is None else request.where(where),
+            home=shared.namespace,
+            limit=None if limit is None else validation.whole(limit, "limit", least=1),
             profile=shared.namespace if self._at is None else None,
             superseded=bool(include_superseded),
             relevant=bool(relevant_only),
@@ -152,6 +166,13 @@ class View:
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
         if scope == "namespace" and self._at is not None:
             raise ValidationError("a past version of one session has no namespace around it", field="scope")
+        if asked.namespace == validation.UNNAMED:
+            raise ValidationError(
+                f"the sessions of the namespace {validation.UNNAMED!r} may be anybody's,"
+                " and one must not find what another has said",
+                field="scope",
+                options=('open the session in a namespace of its user or project: namespace="user:123"',),
+            )
         context = await self._find()
         if context is None and asked.namespace is None and not await self._profile():
             return shared.show("recall", self._blank(asked.budget))

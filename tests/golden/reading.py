@@ -77,7 +77,7 @@ async def asked(
 async def recall(talk: Talk) -> Records:
     """Recall every question at three budgets, and some with each option."""
     found: Records = {}
-    async with told(talk) as (session, names):
+    async with told(talk, namespace="golden") as (session, names):
         for place, (name, question) in enumerate(talk.some(SAMPLE)):
             for budget in BUDGETS:
                 items = await session.recall(question, token_budget=budget)

@@ -231,8 +231,8 @@ async def test_no_canary_comes_out_of_any_sink(
     models: dict[str, Any] = {"reranker": sink, "summarizer": sink, "reflector": Reflecting(sink)}
     async with (
         storage,
-        ACMS("s", storage, embedder, config=settings, **models) as session,
-        ACMS("other", storage, embedder, config=settings, **models) as other,
+        ACMS("s", storage, embedder, config=settings, namespace="team", **models) as session,
+        ACMS("other", storage, embedder, config=settings, namespace="team", **models) as other,
     ):
         said = messages(privacy)
         receipts = await session.ingest_many(said)

@@ -202,8 +202,8 @@ async def test_what_retention_has_deleted_since_is_named(storage: Storage) -> No
 async def test_facts_and_what_other_sessions_said_are_quoted_too() -> None:
     codec, storage = CODECS[0], open_storage("memory://")
     async with (
-        session_on(storage, "one", reflector=OfflineReflector()) as one,
-        session_on(storage, "two", reflector=OfflineReflector()) as two,
+        session_on(storage, "one", reflector=OfflineReflector(), namespace="team") as one,
+        session_on(storage, "two", reflector=OfflineReflector(), namespace="team") as two,
     ):
         for session in (one, two):
             await session.ingest(

@@ -64,7 +64,7 @@ def recalled(
     ranking = rank(field, question)
     ranking.link(later_statements(field, ranking))
     found = Ranked(CONTEXT, log.version, field, ranking, question, stale_in(log))
-    steps = plan_recall(found, asked, latest, counter, TextFrame(counter), (), facts_beside(found))
+    steps = plan_recall(found, asked, latest, counter, TextFrame(counter), facts_beside(found))
     try:
         wanted = next(steps)
         while True:
@@ -363,7 +363,7 @@ def test_what_is_not_among_the_best_is_told_so() -> None:
         log.say("user", f"orders {number}", after=9000)
     field = field_of(log.entries)
     ranking = rank(field, Question.of("orders"), 5)
-    rest = Rest([(field, ranking)])
+    rest = Rest(field, ranking)
     worst = rank(field, Question.of("orders")).places[-1]
     verdict = rest.why(log.entries[int(worst)].id)
     assert verdict is not None

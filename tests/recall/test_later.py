@@ -301,8 +301,8 @@ async def test_a_tool_turn_is_neither_earlier_nor_later(storage: Storage) -> Non
 
 async def test_another_log_of_the_namespace_has_versions_of_its_own(storage: Storage) -> None:
     async with (
-        session_on(storage, "first", words=True) as first,
-        session_on(storage, "other", words=True) as other,
+        session_on(storage, "first", words=True, namespace="team") as first,
+        session_on(storage, "other", words=True, namespace="team") as other,
     ):
         for session in (first, other):
             await fill(session, "the Lisbon printer is Brother", close=True)

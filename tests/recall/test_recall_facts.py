@@ -303,7 +303,10 @@ async def test_what_the_profile_replaced_is_shown_in_no_session(storage: Storage
 
 
 async def test_a_namespace_is_asked_for_its_sessions_and_its_profile(storage: Storage) -> None:
-    async with on(storage, "first") as first, on(storage, "second") as second:
+    async with (
+        on(storage, "first", namespace="team") as first,
+        on(storage, "second", namespace="team") as second,
+    ):
         await learn(first, "The broker is NATS.", "Everywhere: x. The city is Berlin.")
         await fill(second, "hi")
         items = contents(await second.recall("city broker", scope="namespace"))

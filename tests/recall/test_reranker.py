@@ -185,7 +185,7 @@ async def test_every_door_that_recalls_asks_it(storage: Storage) -> None:
         written = await session.messages(QUERY, budget=100)
         assert "orders at noon" in str(written)
         assert len(reranker.calls) == 4
-        other = session_on(storage, "other", reranker=reranker, words=True)
+        other = session_on(storage, "other", reranker=reranker, words=True, namespace="team")
         await other.recall(QUERY, token_budget=500, scope="namespace")
         assert scored(await session.recall(QUERY, token_budget=500)) == scored(
             await session.recall(QUERY, token_budget=500)

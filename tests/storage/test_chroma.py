@@ -118,6 +118,7 @@ def gate(client: Any) -> Iterator[Gate]:
     gate.open.set()
 
 
+TEAM = "team"
 TALK = (
     "We chose PostgreSQL for the orders service. The invoices stay where they are.",
     "Lunch is at noon in the small room.",
@@ -132,11 +133,11 @@ ASKED = ("Which database runs the orders?", "How do invoices travel?", "umbrella
 
 async def talk(storage: StorageBackend, name: str = "talk") -> str:
     """Write a conversation and wait until its vectors are stored; return the id of its context."""
-    async with ACMS(name, storage, HashEmbedder()) as session:
+    async with ACMS(name, storage, HashEmbedder(), namespace=TEAM) as session:
         for number, text in enumerate(TALK * 3):
             await session.ingest("user" if number % 2 else "assistant", text)
         await session.wait_pending()
-    context = await storage.context(name)
+    context = await storage.context(name, namespace=TEAM)
     await storage.put_derived(context.id, ())
     return context.id
 
@@ -144,7 +145,7 @@ async def talk(storage: StorageBackend, name: str = "talk") -> str:
 async def recalled(storage: StorageBackend, name: str = "talk", scope: str = "session") -> list[Any]:
     """Ask everything in one new session, before anything is healed; without waiting for what it heals."""
     found: list[Any] = []
-    async with ACMS(name, storage, HashEmbedder()) as session:
+    async with ACMS(name, storage, HashEmbedder(), namespace=TEAM) as session:
         for query in ASKED:
             items = await session.recall(query, token_budget=120, scope=scope)
             found.append((items.coverage, [(item.id, item.score) for item in items]))
@@ -169,7 +170,7 @@ async def test_t47_recall_with_vectors_in_chroma_is_the_same_as_without(
         for scope in ("session", "namespace"):
             assert await recalled(store, scope=scope) == await recalled(plain, scope=scope)
         assert [coverage for coverage, _ in await recalled(store)] == [1.0, 1.0, 1.0]
-        context = await store.context("talk")
+        context = await store.context("talk", namespace=TEAM)
         space = Embedding(store, HashEmbedder()).space
         there = {(row.version, row.part): row.data for row in await store.derived(context.id, space)}
         assert there == {(row.version, row.part): row.data for row in await plain.derived(context.id, space)}
@@ -195,7 +196,7 @@ async def test_t47_after_chroma_was_emptied_recall_answers_and_reindex_makes_it_
         assert await store.derived(context, space) == []
         assert await store.missing(space, context=context, limit=99) == [(context, n) for n in range(1, 22)]
         assert await store.missing(space, limit=4, after=3) == [(context, n) for n in range(4, 8)]
-        async with ACMS("talk", again(), HashEmbedder()) as session:
+        async with ACMS("talk", again(), HashEmbedder(), namespace=TEAM) as session:
             items = await session.recall(ASKED[0], token_budget=120)
             assert items.coverage == 1, "a little that is missing is waited for"
             assert "PostgreSQL" in "".join(item.content for item in items)
@@ -213,7 +214,7 @@ async def test_t47_a_session_heals_what_chroma_lost(tmp_path: Path, client: Any,
         for collection in client.list_collections():
             if collection.name.startswith(f"{name}-"):
                 collection.delete(ids=collection.get(limit=20)["ids"])
-        async with ACMS("talk", beside(inner, client, name), HashEmbedder()) as session:
+        async with ACMS("talk", beside(inner, client, name), HashEmbedder(), namespace=TEAM) as session:
             items = await session.recall(ASKED[0], token_budget=120)
             assert items.coverage == 1
             await session.wait_pending()
@@ -257,13 +258,13 @@ async def test_t47_without_an_answer_from_chroma_messages_are_stored_and_words_a
         await talk(beside(inner, gate, name))
     seconds = 5 if how == "absent" else 0.05
     async with beside(inner, gate, name, timeout=seconds, backoff=0) as store:
-        context = (await store.context("talk")).id
+        context = (await store.context("talk", namespace=TEAM)).id
         if how == "absent":
             gate.broken = True
         else:
             gate.open.clear()
         caplog.clear()
-        async with ACMS("talk", store, HashEmbedder()) as session:
+        async with ACMS("talk", store, HashEmbedder(), namespace=TEAM) as session:
             await session.ingest("user", "The replica in Dublin is ready.")
             items = await session.recall(ASKED[0], token_budget=120)
             assert items.coverage < 1

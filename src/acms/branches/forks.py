@@ -80,7 +80,7 @@ async def fork(shared: SharedSession, at: int | str | None, session_id: str | No
             created_at=datetime.now(UTC),
             parent=parent,
             fork=version,
-            inherit=(policy.POLICY,),
+            inherit=(policy.POLICY, policy.PRIVATE),
         )
     )
     if child.parent != parent or version not in (None, child.fork):

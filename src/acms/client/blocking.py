@@ -229,6 +229,7 @@ class ACMS(View):
     wait = _blocking(_async.ACMS.wait)
     undo = _blocking(_async.ACMS.undo)
     set_policy = _blocking(_async.ACMS.set_policy)
+    set_private = _blocking(_async.ACMS.set_private)
     erase = _blocking(_async.ACMS.erase)
     close = _blocking(_async.ACMS.close)
 

@@ -18,7 +18,9 @@ from acms.contract.admission import excerpt
 from acms.contract.entities import entities, gaze
 from acms.contract.schema import Candidate, Layer, Lod, Purpose, RenderRequest, Variant, size
 from acms.errors import SessionNotFoundError
+from acms.log import validation
 from acms.log.in_force import preview
+from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE, in_force
 from acms.model import Entry, Kind, Privacy, Role, Search, State
 from acms.model import Source as Origin
@@ -45,8 +47,6 @@ ELSEWHERE = 8_000
 """Tokens that a recall over the sessions of a namespace may use, at most."""
 PAST = 64
 """Episodes, the newest ones, whose summaries are looked through."""
-UNNAMED = "default"
-"""The namespace of callers who have named none."""
 
 _Work: TypeAlias = tuple[Entry, Callable[[], Candidate]]
 """An entry, and what makes a candidate of it."""
@@ -155,7 +155,7 @@ class Memory:
         Of a namespace that nobody has named all callers are in it, and one must not read what another has said.
         """
         session = self._session
-        if not isinstance(session, ACMS) or session.namespace == UNNAMED:
+        if not isinstance(session, ACMS) or session.namespace == validation.UNNAMED:
             return []
         items = await session.recall(
             self._query, token_budget=min(self._budget, ELSEWHERE), scope="namespace", relevant_only=True
@@ -178,7 +178,7 @@ class Memory:
         return work + [(row, partial(self._episode, row, score)) for row, score in marks]
 
     async def _contexts(self, own: Recalled, found: Collection[str]) -> dict[str, float]:
-        """Return which logs are no experience, each up to a version: this one, its ancestors, the profile."""
+        """Return up to which versions logs are no experience: this one, its ancestors, the profile, private ones."""
         storage = self._session.storage
         ours: dict[str, float] = {}
         if own.version:
@@ -186,8 +186,10 @@ class Memory:
             ours[own.context] = inf
         for id in found:
             try:
-                if id not in ours and (await storage.context(id)).key == PROFILE:
-                    ours[id] = inf
+                if id not in ours:
+                    context = await storage.context(id)
+                    if context.key == PROFILE or context.settings.get(PRIVATE):
+                        ours[id] = inf
             except SessionNotFoundError:  # deleted meanwhile
                 ours[id] = inf
         return ours

@@ -10,7 +10,7 @@ fact made from it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -333,14 +333,24 @@ class Demotion(NamedTuple):
 class Stale:
     """The demoted messages that one log knows of; also of other logs, when it is the profile of a namespace."""
 
-    __slots__ = ("_found", "_profile", "_versions")
+    __slots__ = ("_found", "_profile", "_versions", "alone")
 
-    def __init__(self, found: Mapping[str, tuple[int, tuple[Span, ...]]], *, profile: bool = False) -> None:
+    def __init__(
+        self,
+        found: Mapping[str, tuple[int, tuple[Span, ...]]],
+        *,
+        profile: bool = False,
+        places: Collection[int] | None = None,
+    ) -> None:
         #: Version of the entry that did it, and characters that are still good.
         self._found = found
         self._profile = profile
-        #: A message is looked up by its version, which needs no reading of it.
-        self._versions = {place[1] for id in found if (place := locate(id)) is not None}
+        #: Whether all are of the log that knows of them, so that their versions compare with its own.
+        self.alone = not profile and places is None
+        #: A message is looked up by its version, or by where an index of many logs has it: that needs no reading of it.
+        self._versions = (
+            {place[1] for id in found if (place := locate(id)) is not None} if places is None else places
+        )
 
     def __bool__(self) -> bool:
         """Whether there is any."""
@@ -353,6 +363,12 @@ class Stale:
     def as_profile(self) -> Stale:
         """Return the same as what the profile of a namespace knows."""
         return Stale(self._found, profile=True) if self._found else self
+
+    def of_many(self, others: Iterable[Stale], find: Callable[[str], int | None]) -> Stale:
+        """Return what this log and others know, for an index of many logs, in which `find` looks documents up."""
+        found = {id: value for one in (*others, self) for id, value in one._found.items()}
+        places = {document + 1 for id in found if (document := find(id)) is not None}
+        return Stale(found, profile=self._profile, places=places) if found else NONE
 
     def since(self, version: int) -> Demotion:
         """Return what becomes of a message that says no more than one that an entry demoted."""

@@ -107,6 +107,7 @@ def due(policy: CompactionPolicy, active: int, grown: int) -> bool:
 POLICY = "policy"
 RETENTION = "retention_seconds"
 HOLD = "legal_hold"
+PRIVATE = "private"
 
 Decide: TypeAlias = Callable[[Mapping[str, Json]], Mapping[str, Json]]
 """Says what to change in settings, given what they are."""
@@ -148,6 +149,13 @@ async def set_hold(storage: StorageBackend, namespace: str, held: bool) -> None:
     """Forbid, or allow again, that anything of a namespace expires or is erased."""
     context = await _namespace(storage, namespace)
     await update(storage, context.id, _fixed({HOLD: True if held else None}))
+
+
+async def set_private(storage: StorageBackend, context: str, private: bool) -> None:
+    """Keep what is said in a session from being found from the others of its namespace, or allow it again."""
+    if not isinstance(private, bool):
+        raise ValidationError(f"must be true or false, was {private!r}", field=PRIVATE)
+    await update(storage, context, _fixed({PRIVATE: True if private else None}))
 
 
 async def namespace_settings(storage: StorageBackend, namespace: str) -> Mapping[str, Json]:

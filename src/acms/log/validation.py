@@ -61,6 +61,9 @@ def text(value: object, field: str, *, limit: int = MESSAGE_BYTES) -> str:
     return value
 
 
+UNNAMED = "default"
+"""The namespace of sessions for which none was named: anybody's."""
+
 NAMESPACE = "@namespace"
 """Name of the context whose settings are those of its namespace; it has no entries."""
 

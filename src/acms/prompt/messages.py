@@ -125,7 +125,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
             )
         except Gone as gone:
             if past is not None:
-                took_away(reader, gone, [past[0]], known)
+                took_away(reader, gone, past[0], known)
 
 
 async def _gather_turn(
@@ -279,7 +279,6 @@ def _explained(
             [*chosen.past, *windowed],
             asked.budget,
             past.warnings,
-            (),
             material.known,
             asks=bool(chosen.window) and _says(chosen.window[-1].candidate, asked.query),
         )

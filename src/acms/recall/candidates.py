@@ -15,14 +15,13 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.log.encoding import locate
 from acms.log.in_force import NONE, Demotion, Doc, Lone, Stale, Unit
 from acms.model import Kind, Role, Source
 from acms.ports import Frame
 from acms.recall.corpus import Field
 from acms.recall.fact_candidates import Known
 from acms.recall.index import DAY, Ints, Snapshot
-from acms.recall.planner import Candidate, Choice, candidate
+from acms.recall.planner import Candidate, Choice, candidate, version_in
 from acms.recall.rank import ABOVE, Ranking, alike, raise_score
 from acms.recall.request import EVIDENT
 from acms.results import Verdict
@@ -32,7 +31,8 @@ LABEL = 20
 """Tokens of a label, about: what it really takes is counted with the text."""
 EPOCH = 719_163
 """Days before 1970 in the calendar of dates."""
-SEEN = ("excluded", "current_episode")
+FILTERED = "it is not what `where` asks for"
+SEEN = ("excluded", "current_episode", "filter")
 """Why a later statement is not offered although there is one: its reader has it, or wants to go without."""
 NEWEST = 4096
 """Entries of the current episode that are looked at, beside the marked ones."""
@@ -84,14 +84,14 @@ def unit_at(field: Field, place: int) -> tuple[Unit[Doc], str]:
     unit = Unit(tuple(snapshot.doc(document) for document in documents), complete=answered)
     if not calls:
         return unit, "its tool call is not in force"
-    if not answered and places[-1] != len(field) - 1:
+    if not answered and not field.start <= places[-1] == len(field) - 1:
         return unit, "its tool calls were never all answered"
     return unit, ""
 
 
 def newest(field: Field) -> Unit[Doc] | None:
-    """Return the newest unit that can be shown."""
-    for place in range(len(field) - 1, -1, -1):
+    """Return the newest unit of the log asked that can be shown."""
+    for place in range(len(field) - 1, field.start - 1, -1):
         unit, reason = unit_at(field, place)
         if not reason and unit.entries[-1].version == field.document(place) + 1:
             return unit
@@ -112,6 +112,8 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
             rejected.append(Choice(one, False, "query", "it is the query itself"))
         elif any(entry.id in terms.exclude for entry in one.unit.entries):
             rejected.append(Choice(one, False, "excluded", "excluded by the caller"))
+        elif not ranking.allows(place):
+            rejected.append(Choice(one, False, "filter", FILTERED))
         elif not terms.include_current:
             rejected.append(Choice(one, False, "current_episode", "the current episode was not asked for"))
         else:
@@ -160,7 +162,7 @@ class _Past:
         families = alike(field, ranking)
         if terms.stale or terms.profile:
             self._old = _old(field, documents, families, terms)
-        usual = terms.include_current and not (terms.exclude or self._old)
+        usual = terms.include_current and not (terms.exclude or self._old) and ranking.allowed is None
         groups = field.snapshot.column("group")[documents].tolist()
         ranked = zip(
             documents.tolist(),
@@ -211,6 +213,8 @@ class _Past:
         old, other = self._old.get(version), self._stands.get(family)
         if terms.exclude and any(entry.id in terms.exclude for entry in one.unit.entries):
             return "excluded", "excluded by the caller"
+        if not self._ranking.allows(place):
+            return "filter", FILTERED
         if current and not terms.include_current:
             return "current_episode", "the current episode was not asked for"
         if one.relevance < min(terms.min_relevance, EVIDENT):
@@ -221,7 +225,7 @@ class _Past:
             return "superseded", f"says what {old.by} replaced; include_superseded=True shows it"
         copies = other is not None and single and place not in self._heirs
         if copies and other is not None and _marked_alike(self._field, one, other):
-            return "duplicate", f"says the same as v{other}"
+            return "duplicate", f"says the same as v{self._field.snapshot.version(other - 1)}"
         return "", ""
 
 
@@ -266,7 +270,7 @@ def _above(past: Sequence[Candidate]) -> list[Candidate]:
 def label(one: Candidate, later: int, snapshot: Snapshot) -> Candidate:
     """Return a candidate that says which later entry speaks of the same subject."""
     day = date.fromordinal(EPOCH + int(snapshot.column("minute")[later - 1]) // DAY)
-    said = f"[later, same subject: v{later}, {day.isoformat()}]"
+    said = f"[later, same subject: v{snapshot.version(later - 1)}, {day.isoformat()}]"
     tokens = one.tokens + LABEL
     heir = snapshot.doc(later - 1).id
     return one._replace(later=later, label=said, heir=heir, costs=(tokens,), tokens=tokens)
@@ -290,7 +294,7 @@ def _old(field: Field, documents: Ints, families: Sequence[int], terms: Terms) -
             demotion = stale.of(map(snapshot.doc, members))
             if demotion is not None:
                 found[version] = demotion if len(members) == 1 else demotion._replace(spans=())
-                if stale is terms.stale:
+                if stale.alone:
                     same[families[index]] = max(same.get(families[index], 0), demotion.version)
     for family, version in zip(families, versions, strict=True) if same else ():
         if version < same.get(family, 0) and version not in found:
@@ -416,7 +420,7 @@ def _backwards(places: Ints, marked: NDArray[np.bool_] | None) -> Iterator[int]:
 
 
 def _before(field: Field, place: int) -> tuple[Unit[Doc], int] | None:
-    for at in range(place - 1, -1, -1):
+    for at in range(place - 1, field.start - 1, -1):
         unit, reason = unit_at(field, at)
         if not reason and unit.entries[-1].version == field.document(at) + 1:
             return unit, at
@@ -477,6 +481,8 @@ def facts(logs: Sequence[Known], terms: Terms, frame: Frame, offers: Mapping[str
             one = label(one, one.later, each.field.snapshot) if known else one._replace(later=0)
         if one.unit.entries[0].id in terms.exclude:
             rejected.append(Choice(one, False, "excluded", "excluded by the caller"))
+        elif not each.allows(one.unit.version):
+            rejected.append(Choice(one, False, "filter", FILTERED))
         elif one.relevance < terms.min_relevance:
             reason = f"below the least relevance of {terms.min_relevance:.2f}"
             rejected.append(Choice(one, False, "min_relevance", reason))
@@ -486,44 +492,32 @@ def facts(logs: Sequence[Known], terms: Terms, frame: Frame, offers: Mapping[str
 
 
 class Rest:
-    """Why the entries of some ranked logs that were no candidates were none."""
+    """Why the entries of what was ranked that were no candidates were none."""
 
-    def __init__(self, logs: Sequence[tuple[Field, Ranking]], known: Sequence[Known] = ()) -> None:
-        self._logs = logs
+    def __init__(self, field: Field, ranking: Ranking, known: Sequence[Known] = ()) -> None:
+        self._field = field
+        self._ranking = ranking
         self._known = known
 
     def __iter__(self) -> Iterator[Verdict]:
-        for field, ranking in self._logs:
-            for document in range(field.snapshot.count):
-                doc = field.snapshot.doc(document)
-                if doc.kind in (Kind.MESSAGE, Kind.SUMMARY):
-                    yield _verdict(field, ranking, doc)
+        for doc in map(self._field.snapshot.doc, self._field.snapshot.documents()):
+            if doc.kind in (Kind.MESSAGE, Kind.SUMMARY):
+                yield _verdict(self._field, self._ranking, doc)
         for known in self._known:
-            for document in range(known.field.snapshot.count):
-                doc = known.field.snapshot.doc(document)
+            for doc in map(known.field.snapshot.doc, known.field.snapshot.documents()):
                 if doc.kind is Kind.FACT:
                     yield _of_fact(known, doc)
 
     def why(self, id: str) -> Verdict | None:
-        """Return why an entry was no candidate; None when no log has such an entry at its version."""
-        place = locate(id)
-        if place is None:
-            return None
+        """Return why an entry was no candidate; None when nothing has such an entry at its version."""
         for known in self._known:
-            doc = _doc(known.field, id, place[1])
-            if doc is not None and doc.kind is Kind.FACT:
+            found = known.field.snapshot.find(id)
+            if found is not None and (doc := known.field.snapshot.doc(found)).kind is Kind.FACT:
                 return _of_fact(known, doc)
-        for field, ranking in self._logs:
-            doc = _doc(field, id, place[1])
-            if doc is not None:
-                return _verdict(field, ranking, doc)
-        return None
-
-
-def _doc(field: Field, id: str, version: int) -> Doc | None:
-    """Return what a log has at a version when it is the entry of this id."""
-    doc = field.snapshot.doc(version - 1) if 1 <= version <= field.snapshot.count else None
-    return doc if doc is not None and doc.id == id else None
+        found = self._field.snapshot.find(id)
+        if found is None:
+            return None
+        return _verdict(self._field, self._ranking, self._field.snapshot.doc(found))
 
 
 def _of_fact(known: Known, doc: Doc) -> Verdict:
@@ -533,11 +527,13 @@ def _of_fact(known: Known, doc: Doc) -> Verdict:
         if by is not None:
             return _unseen(doc, "hidden", f"out of force since v{by}")
         return _unseen(doc, "hidden", "nothing of it is shown, or a newer fact has its address")
+    if not known.allows(doc.version):
+        return _unseen(doc, "filter", FILTERED)
     if known.relevance[at] <= 0:
         return _unseen(doc, "irrelevant", "it has nothing to do with the query")
     return Verdict(
         id=doc.id,
-        version=doc.version,
+        version=version_in(doc),
         included=False,
         rule="rank",
         source=Source.FACT,
@@ -557,12 +553,14 @@ def _verdict(field: Field, ranking: Ranking, doc: Doc) -> Verdict:
     _, reason = unit_at(field, at)
     if reason:
         return _unseen(doc, "hidden", reason)
+    if not ranking.allows(at):
+        return _unseen(doc, "filter", FILTERED)
     relevance, score = ranking.relevance(at), ranking.score(at)
     if score <= 0:
         return _unseen(doc, "irrelevant", "neither it nor a neighbour has to do with the query")
     return Verdict(
         id=doc.id,
-        version=doc.version,
+        version=version_in(doc),
         included=False,
         rule="rank",
         relevance=relevance,
@@ -575,5 +573,5 @@ def _verdict(field: Field, ranking: Ranking, doc: Doc) -> Verdict:
 
 def _unseen(doc: Doc, rule: str, reason: str) -> Verdict:
     return Verdict(
-        id=doc.id, version=doc.version, included=False, rule=rule, tokens=doc.tokens, reason=reason
+        id=doc.id, version=version_in(doc), included=False, rule=rule, tokens=doc.tokens, reason=reason
     )

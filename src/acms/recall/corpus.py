@@ -59,8 +59,22 @@ class Field:
     #: What of a log belongs to it.
     kind = Kind.MESSAGE
 
-    def __init__(self, snapshot: Snapshot, cover: Cover, weights: Weights = WEIGHTS) -> None:
-        """Take what a reader sees."""
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        cover: Cover,
+        weights: Weights = WEIGHTS,
+        *,
+        order: Ints | None = None,
+        facts: Ints | None = None,
+        start: int = 0,
+    ) -> None:
+        """Take what a reader sees; of several logs also what is in force in `order`, and which `facts` are.
+
+        The log that is asked begins at the place `start` then: it is the last one.
+        """
+        self.start = start
+        self._facts = facts
         self.snapshot = snapshot
         self.weights = weights
         self.cover = cover
@@ -69,36 +83,10 @@ class Field:
         self.order: Ints | None = None
         self.place: Ints | None = None
         self._size = snapshot.count
-        if cover or snapshot.odd():
-            self._arrange()
-
-    def _arrange(self) -> None:
-        snapshot, cover = self.snapshot, self.cover
-        codes, labels = snapshot.labels()
-        of_kind = np.fromiter((label.kind is self.kind for label in labels), bool, len(labels))
-        there = snapshot.column("nonce") != b""
-        for _, segment, count in snapshot.pieces:
-            there[[segment.base + document for document in segment.blanked if document < count]] = False
-        kept = there if self.kind is Kind.FACT else there & ((snapshot.column("flags") & REPLACES) == 0)
-        if len(labels):
-            kept &= of_kind[codes]
-        for first, last in cover.spans():
-            kept[first - 1 : last] = False
-        placed: list[Entry] = []
-        if self.kind is Kind.MESSAGE:
-            placed = [
-                entry
-                for entry in cover.shown
-                if entry.version <= snapshot.count and entry.state is State.LIVE and there[entry.version - 1]
-            ]
-        kept[[entry.version - 1 for entry in placed]] = True
-        order = np.flatnonzero(kept)
-        if placed:
-            anchors = order + 1
-            for entry in placed:
-                anchors[np.searchsorted(order, entry.version - 1)] = anchor(entry)
-            order = order[np.lexsort((order, anchors))]
-        self._keep(order)
+        if order is not None:
+            self._keep(order)
+        elif cover or snapshot.odd():
+            self._keep(reading_order(*present(snapshot, self.kind), cover, self.kind))
 
     def _keep(self, order: Ints) -> None:
         self.order = order
@@ -168,7 +156,10 @@ class Field:
 
     @cached_property
     def facts(self) -> Facts | None:
-        """Return the facts in force of the same log; None when it never held any."""
+        """Return the facts in force of the same logs; None when there never were any."""
+        if self._facts is not None:
+            facts = Facts(self.snapshot, self.cover, self.weights, order=self._facts)
+            return facts if len(self._facts) else None
         if not self.snapshot.odd() or all(label.kind is not Kind.FACT for label in self.snapshot.labels()[1]):
             return None
         return Facts(self.snapshot, self.cover, weights=self.weights)
@@ -215,6 +206,31 @@ class Field:
         mean = max(float(total.sum()) / len(self), 1e-6)
         return (mean * (count + BELIEF) / (total + BELIEF * mean)).astype(np.float32)[of]
 
+    def following(self, place: int) -> Ints:
+        """Return the places of what is read after an entry; in other logs, of what was said later."""
+        places = np.arange(len(self))
+        if self.snapshot.logs is None:
+            return places[place + 1 :]
+        return np.flatnonzero(self._later(self.document(place), places > place))
+
+    def said_after(self, document: int) -> Ints:
+        """Return the places of what was said after a document, which may be a fact."""
+        return np.flatnonzero(self._later(document, self.documents(np.arange(len(self))) > document))
+
+    def _later(self, document: int, after: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        logs = self.snapshot.logs
+        if logs is None:
+            return after
+        minutes = self.column("minute")
+        same = logs[self.documents(np.arange(len(self)))] == logs[document]
+        return np.where(same, after, minutes > self.snapshot.column("minute")[document])
+
+    def latest(self, places: Ints) -> int:
+        """Return which of some places was said last."""
+        if self.snapshot.logs is None:
+            return int(places.max())
+        return int(places[np.lexsort((places, self.column("minute")[places]))[-1]])
+
     @cached_property
     def speakers(self) -> frozenset[str]:
         """Return who speaks, where that is known."""
@@ -235,6 +251,48 @@ class Field:
         places = self.place[places]
         there = places >= 0
         return places[there], counts[there]
+
+
+def present(snapshot: Snapshot, kind: Kind) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which documents have content, and which of them are of a kind and no edits."""
+    codes, labels = snapshot.labels()
+    there = snapshot.column("nonce") != b""
+    for _, segment, count in snapshot.pieces:
+        there[[segment.base + document for document in segment.blanked if document < count]] = False
+    kept = there if kind is Kind.FACT else there & ((snapshot.column("flags") & REPLACES) == 0)
+    if len(labels):
+        kept = kept & np.fromiter((label.kind is kind for label in labels), bool, len(labels))[codes]
+    return there, kept
+
+
+def reading_order(
+    there: NDArray[np.bool_], kept: NDArray[np.bool_], cover: Cover, kind: Kind, base: int = 0
+) -> Ints:
+    """Return which entries of a log are in force, as they are read: by their places above the version `base`.
+
+    `there` have content, and those `kept` are of the kind: messages, among which edits and summaries are read in the
+    places of what they replace, or facts.
+    """
+    kept = kept.copy()
+    for first, last in cover.spans():
+        kept[max(0, first - 1 - base) : max(0, last - base)] = False
+    placed: list[Entry] = []
+    if kind is Kind.MESSAGE:
+        placed = [
+            entry
+            for entry in cover.shown
+            if base < entry.version <= base + len(there)
+            and entry.state is State.LIVE
+            and there[entry.version - 1 - base]
+        ]
+    kept[[entry.version - 1 - base for entry in placed]] = True
+    order = np.flatnonzero(kept)
+    if placed:
+        anchors = order + 1 + base
+        for entry in placed:
+            anchors[np.searchsorted(order, entry.version - 1 - base)] = anchor(entry)
+        order = order[np.lexsort((order, anchors))]
+    return order
 
 
 class Facts(Field):

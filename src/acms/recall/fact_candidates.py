@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from acms.log.in_force import FACT, Doc, Lone
 from acms.model import Source
@@ -46,8 +47,16 @@ class Usual(NamedTuple):
 class Known:
     """The facts in force of one log, and how well each of them answers."""
 
-    def __init__(self, context: str, field: Field, asked: Question, usual: Usual) -> None:
+    def __init__(
+        self,
+        context: str,
+        field: Field,
+        asked: Question,
+        usual: Usual,
+        allowed: NDArray[np.bool_] | None = None,
+    ) -> None:
         self.context = context
+        self._allowed = allowed
         #: Of the facts alone.
         self.field = field
         weights, ranking = field.weights, usual.ranking
@@ -70,6 +79,10 @@ class Known:
         self.relevance: list[float] = (own / np.float32(measure)).tolist()
         #: Versions of the messages that came later and speak of the same subject, by the place of the fact.
         self.later: dict[int, int] = {}
+
+    def allows(self, version: int) -> bool:
+        """Whether a fact may be shown, by its version."""
+        return self._allowed is None or bool(self._allowed[self.field.place_of(version - 1)])
 
     @property
     def meaning(self) -> float:

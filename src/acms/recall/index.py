@@ -11,15 +11,16 @@ and average lengths are computed for each query from the prefix it sees (rule 2.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.log.encoding import entry_id
+from acms.log.encoding import entry_id, locate
 from acms.log.in_force import Doc
-from acms.model import Kind
+from acms.model import Json, Kind
 from acms.text.index_record import EMPTY, HEADER, REPLACES, Label, read_group, read_label
 from acms.text.tokenizer import day_terms, found_by
 
@@ -267,6 +268,8 @@ class Segment:
         self._bytes = 0
         #: Documents as they were read last, by place: the same ones are read by one recall after another.
         self.docs: dict[int, Doc] = {}
+        #: When documents were said and what their callers noted, by place: read when a filter asks for it.
+        self.noted: dict[int, tuple[datetime, Mapping[str, Json]]] = {}
 
     @property
     def bytes(self) -> int:
@@ -279,7 +282,7 @@ class Segment:
             + 4 * len(self._terms_by_document)
             + 8 * len(self._ends)
         )
-        arrays += DOC_BYTES * len(self.docs)
+        arrays += DOC_BYTES * (len(self.docs) + len(self.noted))
         return arrays + self._bytes + sum(vectors.bytes for vectors in self.spaces.values())
 
     def extend(self, cards: Sequence[bytes | None]) -> None:
@@ -576,6 +579,9 @@ def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class Snapshot:
     """What one read sees: the segments of a lineage, oldest first, each up to a number of documents."""
 
+    #: Which log each document is of, by number; None when all are of one.
+    logs: Ints | None = None
+
     def __init__(self, pieces: Sequence[tuple[str, Segment, int]]) -> None:
         """Take (owner, segment, documents of it) pieces that follow each other without a gap."""
         self.pieces = tuple(pieces)
@@ -671,6 +677,31 @@ class Snapshot:
             if len(segment.docs) >= DOCS:
                 segment.docs.clear()
             found = segment.docs[place] = self._doc(owner, segment, place, document + 1)
+        return found
+
+    def version(self, document: int) -> int:
+        """Return the version of a document in its log."""
+        return document + 1
+
+    def place(self, document: int) -> tuple[str, int]:
+        """Return the context that owns a document, and its version there."""
+        return self.where(document)[0], document + 1
+
+    def documents(self) -> Iterable[int]:
+        """Return all documents, also those that are out of force."""
+        return range(self.count)
+
+    def find(self, id: str) -> int | None:
+        """Return the document of an entry; None when it is not here."""
+        place = locate(id)
+        held = place is not None and 1 <= place[1] <= self.count
+        return place[1] - 1 if place is not None and held and self.doc(place[1] - 1).id == id else None
+
+    def of(self, owners: Collection[str]) -> NDArray[np.bool_]:
+        """Return which documents are entries that some contexts own."""
+        found = np.zeros(self.count, bool)
+        for owner, segment, count in self.pieces:
+            found[segment.base : segment.base + count] = owner in owners
         return found
 
     def _doc(self, owner: str, segment: Segment, place: int, version: int) -> Doc:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 from acms.errors import ACMSError, VectorsUnavailableError
-from acms.log.encoding import locate
 from acms.log.in_force import NONE, Cover, Stale, stale
 from acms.log.read import profile
 from acms.model import Derived, Draft, Head, State
@@ -26,6 +25,7 @@ from acms.ports import StorageBackend
 from acms.recall.corpus import Field
 from acms.recall.index import Segment, Snapshot
 from acms.results import IndexStats
+from acms.runtime.threads import Building
 from acms.text import index_record
 
 ABSENT = 2.0
@@ -92,6 +92,12 @@ COVERS = 256
 """Logs of which it is kept what is out of force."""
 
 
+NO_ROWS: list[Derived] = []
+
+Cards: TypeAlias = tuple[list[bytes | None], list[int]]
+"""Cards of versions that follow each other, and which of these versions are gone."""
+
+
 class InForce(NamedTuple):
     """What is out of force in a log, and which messages say what is no longer so."""
 
@@ -100,24 +106,6 @@ class InForce(NamedTuple):
 
 
 NOTHING = InForce(Cover((), searchable=True), NONE)
-
-
-class _Building(asyncio.Lock):
-    """Who builds; held until what runs in a thread has ended, also when nobody waits for it any more."""
-
-    _running: asyncio.Future[None] | None = None
-
-    async def aside(self, work: Callable[[], None]) -> None:
-        """Do something long in a thread."""
-        self._running = asyncio.ensure_future(asyncio.to_thread(work))
-        await asyncio.shield(self._running)
-
-    def release(self) -> None:
-        """Let the next one build, once the thread has ended."""
-        if self._running is None or self._running.done():
-            super().release()
-        else:
-            self._running.add_done_callback(lambda _: super(_Building, self).release())
 
 
 class _Part(Segment):
@@ -150,9 +138,10 @@ class Indexes:
         self.max_bytes = max_bytes
         self._sights: OrderedDict[str, _Sight] = OrderedDict()
         self._parts: WeakValueDictionary[str, _Part] = WeakValueDictionary()
-        self._lineages: dict[str, tuple[str, tuple[tuple[str, int], ...]]] = {}
+        #: Root, lineage and name of each log.
+        self._lineages: dict[str, tuple[str, tuple[tuple[str, int], ...], str]] = {}
         #: One builds, the others wait: by root of the fork tree.
-        self._locks: WeakValueDictionary[str, _Building] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, Building] = WeakValueDictionary()
         #: What was ingested here and has no card yet: (context, epoch, version, id, draft).
         self._written: deque[tuple[str, int, int, str, Draft]] = deque()
         #: Cards that no index has taken yet, with the epoch they were written under, and those not yet stored.
@@ -166,6 +155,8 @@ class Indexes:
         self._timer: asyncio.TimerHandle | None = None
         #: Vectors on their way to the store, with the epoch they were made under: recall must not wait for a commit.
         self._learned: OrderedDict[str, tuple[int, list[Derived]]] = OrderedDict()
+        #: How often vectors came.
+        self.lessons = 0
         #: By log, with the count of rewrites and the epoch it was made under.
         self._in_force: OrderedDict[str, tuple[tuple[int, int], InForce]] = OrderedDict()
         self._hits = self._builds = self._healed = 0
@@ -197,6 +188,7 @@ class Indexes:
 
     def learn(self, context: str, epoch: int, rows: Sequence[Derived]) -> None:
         """Remember vectors that the store was given and may not show yet."""
+        self.lessons += 1
         before, known = self._learned.pop(context, (epoch, []))
         self._learned[context] = epoch, [*(known if before == epoch else ()), *rows][-LEARNED:]
         while len(self._learned) > 1 and sum(len(found) for _, found in self._learned.values()) > LEARNED:
@@ -250,6 +242,13 @@ class Indexes:
         self._timer = None
         return not any(lock.locked() for lock in self._locks.values())
 
+    async def write_cards(self) -> None:
+        """Write what cards wait to be written, and hand them to the store where they are many."""
+        if self._written:
+            self.work(len(self._written))
+        if self.due:
+            await self.flush(everything=False)
+
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def in_force(self, context: str, head: Head, version: int) -> InForce:
@@ -277,12 +276,9 @@ class Indexes:
         self, context: str, head: Head, version: int, cover: Cover, spaces: Sequence[str]
     ) -> Field:
         """Return the index of a log at a version, caught up with a head row."""
-        if self._written:
-            self.work(len(self._written))
-        if self.due:
-            await self.flush(everything=False)
-        root, inherited = await self._lineage(context)
-        lock = self._locks.setdefault(root, _Building())
+        await self.write_cards()
+        root, inherited, _ = await self.lineage(context)
+        lock = self._locks.setdefault(root, Building())
         async with lock:
             sight = self._sights.get(context)
             small = head.messages < SMALL
@@ -306,14 +302,19 @@ class Indexes:
                 sight.made = made, Field(Snapshot(pieces), cover)
             return sight.made[1]
 
-    async def _lineage(self, context: str) -> tuple[str, tuple[tuple[str, int], ...]]:
+    async def lineage(self, context: str) -> tuple[str, tuple[tuple[str, int], ...], str]:
+        """Return the root of a log, its ancestors with the versions it inherits, and the name of its session."""
         found = self._lineages.get(context)
         if found is None:
             if len(self._lineages) >= KEPT:
                 self._lineages.clear()
             known = await self.storage.context(context)
-            found = self._lineages[context] = (known.root, known.lineage)
+            found = self._lineages[context] = (known.root, known.lineage, known.key or known.id)
         return found
+
+    async def session_of(self, context: str) -> str:
+        """Return the name of the session that a context is the log of, also of one that is deleted."""
+        return (await self.lineage(context))[2]
 
     def _sight(self, context: str, inherited: tuple[tuple[str, int], ...], epoch: int, small: bool) -> _Sight:
         lineage: list[tuple[str, int, int | None]] = []
@@ -332,7 +333,7 @@ class Indexes:
         return _Sight(epoch, tuple(lineage), parts)
 
     async def _catch_up(
-        self, context: str, sight: _Sight, head: Head, spaces: Sequence[str], lock: _Building
+        self, context: str, sight: _Sight, head: Head, spaces: Sequence[str], lock: Building
     ) -> bool:
         """Read what came since; return whether anything did."""
         came = await self._extend(context, sight, head, lock)
@@ -358,7 +359,7 @@ class Indexes:
         return came
 
     async def _add(
-        self, sight: _Sight, space: str, rows: Sequence[Derived], version: int, lock: _Building
+        self, sight: _Sight, space: str, rows: Sequence[Derived], version: int, lock: Building
     ) -> None:
         def add() -> None:
             for (_, first, last), part in zip(sight.lineage, sight.parts, strict=True):
@@ -372,36 +373,22 @@ class Indexes:
         else:
             add()
 
-    async def _extend(self, context: str, sight: _Sight, head: Head, lock: _Building) -> bool:
-        wanted: list[tuple[str, _Part, int, int]] = []
+    async def _extend(self, context: str, sight: _Sight, head: Head, lock: Building) -> bool:
+        wanted: list[tuple[str, int, int]] = []
+        parts: list[_Part] = []
         for (owner, _, last), part in zip(sight.lineage, sight.parts, strict=True):
             end = min(last or head.version, head.version)
             if part.base + part.count < end:
-                wanted.append((owner, part, part.base + part.count + 1, end))
+                wanted.append((owner, part.base + part.count + 1, end))
+                parts.append(part)
         if not wanted:
             return False
-        found: dict[int, bytes] = {}
-        live: set[int] = set()
         kept = head.messages >= SMALL  # by the segment; what is built anew each time may need a card again
-        for owner, _, start, end in wanted:
-            for version in range(start, end + 1) if self._fresh else ():
-                epoch, card = self._fresh.get((owner, version), (-1, b""))
-                if kept:
-                    self._fresh.pop((owner, version), None)
-                if epoch == head.epoch:
-                    found[version] = card
-                    live.add(version)
-        if any(start not in found for _, _, start, _ in wanted):
-            for row in await self.storage.derived(
-                context, index_record.SPACE, after=sight.seen.get(index_record.SPACE, 0)
-            ):
-                found.setdefault(row.version, row.data)
-        for owner, part, start, end in wanted:
-            own = [found.get(version) for version in range(start, end + 1)]
-            # Where anything was ever erased or has expired, a stored card does not say that its entry is still there.
-            sure = live if head.epoch else found.keys()
-            certain = [start + number in sure for number in range(len(own))]
-            await self._heal(context, owner, head.epoch, part, start, own, certain)
+        after = sight.seen.get(index_record.SPACE, 0)
+        for part, (own, gone) in zip(
+            parts, await self.cards(context, wanted, head, after, kept), strict=True
+        ):
+            part.blanked.update(version - part.base - 1 for version in gone)
             if len(own) > THREAD_ABOVE:
                 await lock.aside(partial(part.extend, own))
             else:
@@ -409,17 +396,47 @@ class Indexes:
         sight.seen[index_record.SPACE] = head.derived
         return True
 
+    async def cards(
+        self, context: str, wanted: Sequence[tuple[str, int, int]], head: Head, after: int, taken: bool
+    ) -> list[Cards]:
+        """Return the cards of some versions of a log, by owner, first and last; of what is gone empty ones.
+
+        Those that are stored are read above `after`, the others written anew. Cards in memory are let go when they are
+        `taken`.
+        """
+        found: dict[int, bytes] = {}
+        live: set[int] = set()
+        for owner, start, end in wanted:
+            for version in range(start, end + 1) if self._fresh else ():
+                epoch, card = self._fresh.get((owner, version), (-1, b""))
+                if taken:
+                    self._fresh.pop((owner, version), None)
+                if epoch == head.epoch:
+                    found[version] = card
+                    live.add(version)
+        if any(start not in found for _, start, _ in wanted):
+            for row in await self.storage.derived(context, index_record.SPACE, after=after):
+                found.setdefault(row.version, row.data)
+        answer: list[Cards] = []
+        for owner, start, end in wanted:
+            own = [found.get(version) for version in range(start, end + 1)]
+            # Where anything was ever erased or has expired, a stored card does not say that its entry is still there.
+            sure = live if head.epoch else found.keys()
+            certain = [start + number in sure for number in range(len(own))]
+            answer.append((own, await self._heal(context, owner, head.epoch, start, own, certain)))
+        return answer
+
     async def _heal(
         self,
         context: str,
         owner: str,
         epoch: int,
-        part: Segment,
         start: int,
         found: list[bytes | None],
         sure: list[bool],
-    ) -> None:
-        """Write the cards that are not sure to be right, from the entries, run by run."""
+    ) -> list[int]:
+        """Write the cards that are not sure to be right, from the entries, run by run; return the versions gone."""
+        gone: list[int] = []
         at = 0
         while at < len(found):
             if sure[at]:
@@ -432,12 +449,29 @@ class Indexes:
                 place = entry.version - start
                 if entry.state is not State.LIVE:
                     found[place] = index_record.write(entry, entry.id.rsplit("_", 1)[-1])
-                    part.blanked.add(entry.version - part.base - 1)
+                    gone.append(entry.version)
                 elif found[place] is None:
                     card = found[place] = index_record.write(entry, entry.id.rsplit("_", 1)[-1])
                     self._keep(owner, entry.version, epoch, card)
                     self._healed += 1
             at = end
+        return gone
+
+    def learned(self, context: str) -> Sequence[Derived]:
+        """Return the vectors of a log that the store may not show yet: another list when more have come."""
+        return self._learned.get(context, (0, NO_ROWS))[1]
+
+    async def vectors(self, context: str, head: Head, space: str, after: int) -> list[Derived] | None:
+        """Return the vectors of a log stored above `after`, and those on their way; None when they cannot be had."""
+        rows: list[Derived] = []
+        if after < head.derived:
+            try:
+                rows = await self.storage.derived(context, space, after=after)
+            except VectorsUnavailableError:  # words must do until they can be had
+                return None
+        if self._learned.get(context, (-1,))[0] == head.epoch:
+            rows = [*rows, *(row for row in self.learned(context) if row.space == space)]
+        return rows
 
     def _evict(self, used: _Sight) -> None:
         """Let the least recently used ones go; all are counted only when there may be too many bytes."""
@@ -457,11 +491,10 @@ class Indexes:
     def blank(self, context: str, field: Field, ids: Sequence[str]) -> None:
         """Take entries out whose content was found to be gone: expired, or erased while it was being read."""
         for id in ids:
-            place = locate(id)
-            held = place is not None and 1 <= place[1] <= field.snapshot.count
-            if place is not None and held and field.snapshot.doc(place[1] - 1).id == id:
-                _, segment, document = field.snapshot.where(place[1] - 1)
-                segment.blanked.add(document)
+            document = field.snapshot.find(id)
+            if document is not None:
+                _, segment, place = field.snapshot.where(document)
+                segment.blanked.add(place)
         sight = self._sights.get(context)
         if sight is not None:
             sight.made = None

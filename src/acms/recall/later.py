@@ -52,12 +52,11 @@ def above_facts(ranking: Ranking, known: Known) -> None:
     """
     field = ranking.field
     best = sorted(range(len(known.relevance)), key=lambda place: (-known.score(place, 0.0), place))[:LEADERS]
-    documents = field.documents(np.arange(len(field)))
     for place in best:
         document = known.field.document(place)
         if known.relevance[place] > 0:
-            after = np.flatnonzero(documents > document)  # an edit stands where its message did
-            later = _nearest(field, ranking, document, after)
+            # By versions: an edit stands where its message did.
+            later = _nearest(field, ranking, document, field.said_after(document))
             if later is not None:
                 known.later[place] = field.document(later) + 1
                 ranking.lift(later, known.relevance[place], known.worth(place) + ABOVE)
@@ -72,7 +71,7 @@ def _after(field: Field, ranking: Ranking, place: int) -> Later | None:
     doc = snapshot.doc(document)
     codes, labels = field.labels
     same = np.array([_speaks_too(doc, label.actor, label.role is None) for label in labels], bool)
-    places = np.arange(place + 1, len(field))
+    places = field.following(place)
     there = same[codes[places].astype(np.int64)]
     there &= field.column("episode")[places] != doc.episode
     later = _nearest(field, ranking, document, places[there])
@@ -103,7 +102,7 @@ def _nearest(field: Field, ranking: Ranking, document: int, places: Ints) -> int
     alike = _cosines(field, ranking, document, shared, likely)
     least = max(ALIKE if ranking.space is None else ALIKE_BOTH, NEARLY * float(alike.max()))
     about = likely[alike >= least]
-    return int(about.max()) if len(about) else None
+    return field.latest(about) if len(about) else None
 
 
 def _states(field: Field, ranking: Ranking, place: int) -> bool:

@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from acms.errors import SessionNotFoundError
+from acms.log.encoding import locate
 from acms.log.in_force import NONE, Cover, Stale, Unit, Units, anchor, effective, shown_role, unasked, units
 from acms.log.read import SHOWN, cover_at, read_stretches, version_of
-from acms.model import Entry, Head, Kind, Role, Search, Source, State
+from acms.model import Entry, Head, Kind, Role, Source, State
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.stage import OPEN, Stage, read
-from acms.recall.planner import Choice, Pairs, Steps, candidate, finished, fit, ledger, share, suffix
+from acms.recall.planner import Choice, Pairs, Steps, candidate, capped, finished, fit, ledger, share, suffix
 from acms.recall.request import Markers, Ranked, Reader, Recall
 from acms.results import Certainty, ContextItem, ContextItems
 from acms.runtime.threads import EACH, driven, off_loop
 
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
+    import numpy as np
+    from numpy.typing import NDArray
+
     from acms.recall.candidates import Offer, Terms
     from acms.recall.corpus import Field
     from acms.recall.fact_candidates import Known
+    from acms.recall.index import Ints, Segment
     from acms.recall.rank import Ranking
 
 THREAD_ABOVE = 20_000
@@ -35,10 +41,8 @@ THREAD_ABOVE = 20_000
 SPACE = 8
 """Tokens by which a message may differ from a query that it is, save for the space around it."""
 
-HITS = 64
-"""Facts, summaries and marked messages of a namespace that are looked at to choose other logs."""
-ELSEWHERE = 4
-"""Other logs of a namespace that are asked, at most."""
+NOTED = 4_096
+"""Entries that are read at a time for what a filter asks of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,35 +305,53 @@ class Gone(Exception):
         self.ids = tuple(ids)
 
 
-async def _caught_up(reader: Reader, context: str | None, at: int | None) -> tuple[int, Field, Stale, int]:
+async def _caught_up(
+    reader: Reader, context: str | None, at: int | None, namespace: str | None
+) -> tuple[int, Field, Stale, int]:
     """Return the version to read, the index of the log at it, what is stale there, and how much it was reflected on.
 
-    Of a log that does not exist yet an empty one.
+    Of a log that does not exist yet an empty one. With a namespace the index is that of all its sessions.
     """
     from acms.recall.corpus import Field
     from acms.recall.index import Snapshot
 
-    if context is None:
-        return 0, Field(Snapshot(()), Cover(())), NONE, 0
-    head = await reader.storage.head(context)
-    if reader.embedding is not None and await reader.embedding.ready(context, head.version):
-        head = await reader.storage.head(context)
-    version = version_of(head, at)
-    now = await reader.indexes.in_force(context, head, version)
+    version = made = 0
     spaces = () if reader.embedding is None else (reader.embedding.space,)
-    field = await reader.indexes.field(context, head, version, now.cover, spaces)
-    return version, field, now.stale, head.version - head.messages
+    if context is not None:
+        head = await reader.storage.head(context)
+        if reader.embedding is not None and await reader.embedding.ready(context, head.version):
+            head = await reader.storage.head(context)
+        version, made = version_of(head, at), head.version - head.messages
+        if namespace is None:
+            now = await reader.indexes.in_force(context, head, version)
+            field = await reader.indexes.field(context, head, version, now.cover, spaces)
+            return version, field, now.stale, made
+    if namespace is None or reader.namespaces is None:
+        return 0, Field(Snapshot(()), Cover(())), NONE, 0
+    field, stale = await reader.namespaces.field(namespace, reader.counter.name, spaces, context)
+    return version, field, stale, made
 
 
 async def ranked(
-    reader: Reader, context: str | None, at: int | None, query: str, size: int, markers: Markers
+    reader: Reader,
+    context: str | None,
+    at: int | None,
+    query: str,
+    size: int,
+    markers: Markers,
+    asked: Recall | None = None,
 ) -> Ranked:
-    """Catch the index of a log up with its head and rank the entries in force at a version."""
+    """Catch the index of a log up with its head and rank the entries in force at a version.
+
+    Those of its whole namespace, or only what a filter lets through, when that is asked.
+    """
     from acms.recall.later import later_statements
     from acms.recall.rank import Question, rank, unnamed
 
     embedding = reader.embedding
-    version, field, stale, made = await _caught_up(reader, context, at)
+    namespace = None if asked is None else asked.namespace
+    version, field, stale, made = await _caught_up(reader, context, at, namespace)
+    allowed = None if asked is None else await _allowed(reader, field, asked)
     vector = None
     if embedding is not None:
         vector = await embedding.query(reader.stage.text(unnamed(query, field.speakers)))
@@ -340,14 +362,55 @@ async def ranked(
     question = Question.of(query, space, vector, markers).known_names(field)
 
     def work() -> Ranking:
-        found = rank(field, question, size)
+        found = rank(field, question, size, allowed)
         found.link(later_statements(field, found))
         return found
 
     found = await asyncio.to_thread(work) if len(field) > THREAD_ABOVE else work()
     if warnings:
         found.coverage = 0.0
-    return Ranked(context or "", version, field, found, question, stale, made, vector, warnings)
+    return Ranked(context or "", version, field, found, question, stale, made, warnings)
+
+
+async def _allowed(reader: Reader, field: Field, asked: Recall) -> NDArray[np.bool_] | None:
+    """Return which entries in force a filter lets through; None without one."""
+    import numpy as np
+
+    from acms.recall.filters import whole
+
+    where = asked.where
+    if where is None:
+        return None
+    owners: set[str] = set()
+    for name in where.sessions or ():
+        with suppress(SessionNotFoundError):
+            owners.add((await reader.storage.context(name, namespace=asked.home)).id)
+    found = where.likely(field, owners)
+    places = np.flatnonzero(found & where.open(field))
+    await _note(reader.storage, field, places)
+    for place in places.tolist():
+        _, segment, at = field.snapshot.where(field.document(place))
+        found[place] = at in segment.noted and where.holds(*segment.noted[at])
+    return whole(field, found)
+
+
+async def _note(storage: StorageBackend, field: Field, places: Ints) -> None:
+    """Look up when some entries were said and what their callers noted, log by log."""
+    wanted: dict[str, dict[int, tuple[Segment, int]]] = {}
+    for document in field.documents(places).tolist():
+        _, segment, at = field.snapshot.where(document)
+        if at not in segment.noted:
+            owner, version = field.snapshot.place(document)
+            wanted.setdefault(owner, {})[version] = segment, at
+    for owner, versions in wanted.items():
+        after, last = min(versions) - 1, max(versions)
+        while after < last:
+            end = min(last, after + NOTED)
+            for entry in await storage.read(owner, after=after, before=end + 1, deleted=True):
+                if entry.version in versions:
+                    segment, at = versions[entry.version]
+                    segment.noted[at] = entry.created_at, entry.metadata
+            after = end
 
 
 async def recall(reader: Reader, context: str | None, at: int | None, asked: Recall) -> ContextItems:
@@ -356,47 +419,36 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
 
     size = max(CANDIDATES, asked.budget // SHORT) + len(asked.exclude)
     while True:
-        found = await ranked(reader, context, at, asked.query, size, asked.markers)
-        others = await _elsewhere(reader, found, asked, size) if asked.namespace is not None else []
+        found = await ranked(reader, context, at, asked.query, size, asked.markers, asked)
         if not asked.exclude:  # twice what the budget holds is enough to choose from
-            for one in (found, *others):
-                one.ranking.keep(2 * asked.budget)
-        facts = await beside(reader, found, asked.profile, others)
+            found.ranking.keep(2 * asked.budget)
+        facts = await beside(reader, found, asked.profile, asked)
         try:
             latest = await _latest(reader, found.field, asked.query)
-            steps = plan_recall(found, asked, latest, reader.counter, reader.frame, others, facts)
-            return await fetched(steps, reader, asked.budget)
+            steps = plan_recall(found, asked, latest, reader.counter, reader.frame, facts)
+            return await _signed(reader, await fetched(steps, reader, asked.budget))
         except Gone as gone:
-            took_away(reader, gone, (found, *others), facts)
+            took_away(reader, gone, found, facts)
 
 
-def took_away(reader: Reader, gone: Gone, found: Iterable[Ranked], beside: Beside) -> None:
+async def _signed(reader: Reader, found: ContextItems) -> ContextItems:
+    """Say of every item in which session it was said."""
+    names: dict[str, str] = {}
+    for item in found:
+        owner, _ = locate(item.id) or (found.context, 0)
+        if owner not in names:
+            names[owner] = await reader.indexes.session_of(owner)
+    signed = [replace(item, session_id=names[(locate(item.id) or (found.context, 0))[0]]) for item in found]
+    return found.with_items(signed)
+
+
+def took_away(reader: Reader, gone: Gone, found: Ranked, beside: Beside) -> None:
     """Take what was found to be gone out of every index that may hold it."""
-    for one in found:
-        reader.indexes.blank(one.context, one.field, gone.ids)
+    reader.indexes.blank(found.context, found.field, gone.ids)
     if beside.profile is not None:
         reader.indexes.blank(*beside.profile, gone.ids)
-
-
-async def _elsewhere(reader: Reader, found: Ranked, asked: Recall, size: int) -> list[Ranked]:
-    """Rank the other logs of a namespace whose facts, summaries and marked messages answer best (rule 2.12)."""
-    assert asked.namespace is not None
-    vector = None if found.vector is None else tuple(float(value) for value in found.vector)
-    space = None if vector is None or reader.embedding is None else reader.embedding.space
-    search = Search(
-        namespace=asked.namespace, terms=tuple(asked.query.split()), space=space, vector=vector, limit=HITS
-    )
-    contexts = dict.fromkeys(hit.context for hit in await reader.storage.search(search))
-    ranking: list[Ranked] = []
-    for context in contexts:
-        if context == found.context or len(ranking) == ELSEWHERE:
-            continue
-        try:
-            if (await reader.storage.context(context)).counter == reader.counter.name:
-                ranking.append(await ranked(reader, context, None, asked.query, size, asked.markers))
-        except SessionNotFoundError:  # deleted meanwhile
-            continue
-    return ranking
+    if reader.namespaces is not None:
+        reader.namespaces.forget_order()
 
 
 async def _latest(reader: Reader, field: Field, query: str) -> Entry | None:
@@ -421,28 +473,16 @@ def plan_recall(
     latest: Entry | None,
     counter: TokenCounter,
     frame: Frame,
-    others: Sequence[Ranked] = (),
     beside: Beside | None = None,
 ) -> Steps[ContextItems]:
-    """Choose what to show of a ranked log, of others beside it, and of what is known."""
+    """Choose what to show of what is ranked, and of what is known."""
     from acms.recall.candidates import facts, offer, together
 
     terms = _terms(found, asked, latest, beside)
     offered = offer(found.field, found.ranking, terms, frame)
-    each = [
-        offer(
-            one.field,
-            one.ranking,
-            replace(terms, episode=False, asks=False, stale=NONE if asked.superseded else one.stale),
-            frame,
-        )
-        for one in others
-    ]
     known = () if beside is None else beside.known
     if known:
-        offers = {one.context: made for one, made in zip((*others, found), (*each, offered), strict=True)}
-        each.insert(0, facts(known, terms, frame, offers))
-    offered = together([*each, offered]) if each else offered
+        offered = together([facts(known, terms, frame, {found.context: offered}), offered])
     warnings = list(found.warnings)
     if asked.rerank:
         from acms.recall.rerank import Reranked, reranked, successions
@@ -451,18 +491,19 @@ def plan_recall(
             query=asked.query,
             most=asked.rerank,
             min_relevance=asked.min_relevance,
-            successions=successions(one.ranking for one in (found, *others)),
+            successions=successions([found.ranking]),
         )
         offered = yield from reranked(offered, question, warnings)
 
     def choose(limit: int) -> list[Choice]:
-        return share(offered.past, offered.current, limit, asked.floor)
+        found = share(offered.past, offered.current, limit, asked.floor)
+        return found if asked.limit is None else capped(found, asked.limit)
 
     items, choices = yield from fit(choose, asked.budget, counter, frame, asked.query, offered.trims)
     left_out = len([choice for choice in choices if not choice.included and choice.candidate.markers])
     if left_out:
         warnings.append(f"{left_out} relevant marked messages did not fit the budget")
-    return recalled(found, offered, items, choices, asked.budget, warnings, others, known, asks=terms.asks)
+    return recalled(found, offered, items, choices, asked.budget, warnings, known, asks=terms.asks)
 
 
 def _terms(found: Ranked, asked: Recall, latest: Entry | None, beside: Beside | None) -> Terms:
@@ -491,7 +532,6 @@ def recalled(
     choices: Sequence[Choice],
     budget: int,
     warnings: Sequence[str] = (),
-    others: Sequence[Ranked] = (),
     known: Sequence[Known] = (),
     *,
     asks: bool,
@@ -503,16 +543,13 @@ def recalled(
     from acms.recall.candidates import Rest, newest
     from acms.recall.confidence import certainty
 
+    rest = Rest(found.field, found.ranking, known)
+
     def sure() -> Certainty:
         own = newest(found.field) if asks else None
         last = -1 if own is None else found.field.place_of(own.entries[0].version - 1)
-        sources = [(found, known, last), *((one, (), -1) for one in others)]
-        return max(
-            certainty(one.field, one.ranking, one.question, facts, asks=place)
-            for one, facts, place in sources
-        )
+        return certainty(found.field, found.ranking, found.question, known, asks=last)
 
-    logs = [(one.field, one.ranking) for one in (found, *others)]
     cuts = [
         cut_warning(last.id, summary=last.kind is Kind.SUMMARY)
         for choice in choices
@@ -522,7 +559,7 @@ def recalled(
     return ContextItems(
         items,
         budget=budget,
-        ledger=ledger([*choices, *offered.rejected], (), (*warnings, *cuts), Rest(logs, known), sure),
+        ledger=ledger([*choices, *offered.rejected], (), (*warnings, *cuts), rest, sure),
         context=found.context,
         version=found.version,
         coverage=found.ranking.coverage,
@@ -574,14 +611,12 @@ class Beside:
 NOTHING = Beside()
 
 
-async def beside(
-    reader: Reader, found: Ranked, namespace: str | None, others: Sequence[Ranked] = ()
-) -> Beside:
-    """Gather the facts in force of some ranked logs and, with a namespace, those of its profile."""
+async def beside(reader: Reader, found: Ranked, namespace: str | None, asked: Recall | None = None) -> Beside:
+    """Gather the facts in force of a ranked log and, with a namespace, those of its profile."""
     from acms.recall.fact_candidates import Known, Usual
     from acms.recall.later import above_facts
 
-    fields = [(one.context, one.field.facts) for one in (found, *others)]
+    fields = [(found.context, found.field.facts)]
     stale, shared = NONE, None
     if namespace is not None:
         id = await reader.indexes.profiles.find(namespace, (found.context, found.made))
@@ -592,12 +627,15 @@ async def beside(
     held = [(context, field) for context, field in fields if field is not None]
     if not held:
         return NOTHING
+    if found.field.snapshot.logs is not None:
+        stale = stale.of_many((), found.field.snapshot.find)
     usual = Usual.of(found.ranking, [field for _, field in held])
-    known = [Known(*one, found.question, usual) for one in held]
-    rankings = {one.context: one.ranking for one in (found, *others)}
-    for one in known:
-        if one.context in rankings:
-            above_facts(rankings[one.context], one)
+    known: list[Known] = []
+    for context, field in held:
+        allowed = None if asked is None else await _allowed(reader, field, asked)
+        known.append(Known(context, field, found.question, usual, allowed))
+        if context == found.context:
+            above_facts(found.ranking, known[-1])
     return Beside(known, stale, shared)
 
 

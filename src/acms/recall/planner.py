@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from acms.log import summary_levels
+from acms.log.encoding import locate
 from acms.log.in_force import FACT, Demotion, Doc, Lone, Unit, shown_role, speaker
 from acms.model import Entry, Kind, Media, Part, Privacy, Role, Source, Span, ToolResult
 from acms.ports import Frame, TokenCounter
@@ -148,6 +149,17 @@ class Candidate(NamedTuple):
     def markers(self) -> tuple[str, ...]:
         """Markers of all its entries."""
         return self.unit.markers
+
+
+def version_of(id: str) -> int:
+    """Return the version that an id tells; 0 when it tells none."""
+    place = locate(id)
+    return 0 if place is None else place[1]
+
+
+def version_in(entry: Entry | Doc) -> int:
+    """Return the version of an entry in its log: an index of many logs numbers its documents otherwise."""
+    return version_of(entry.id) or entry.version
 
 
 class Choice(NamedTuple):
@@ -295,6 +307,33 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
     return complete(found)
 
 
+def capped(choices: list[Choice], most: int) -> list[Choice]:
+    """Keep the best items by rank, so many at most, no group divided.
+
+    What has a later statement on the same subject is kept with that one or not at all.
+    """
+    there = [index for index, choice in enumerate(choices) if choice.included]
+    places = {entry.id: index for index in there for entry in choices[index].candidate.unit.entries}
+    kept: set[int] = set()
+    left = most
+    for index in sorted(there, key=lambda at: best_first(choices[at].candidate)):
+        chain = [index]
+        while (heir := places.get(choices[chain[-1]].candidate.heir)) is not None and heir not in chain:
+            chain.append(heir)
+        new = [at for at in chain if at not in kept]
+        size = sum(len(choices[at].candidate.costs) for at in new)
+        if size <= left:
+            kept.update(new)
+            left -= size
+    why = f"not among the {most} best"
+    return [
+        choice._replace(included=False, rule="limit", reason=why)
+        if choice.included and index not in kept
+        else choice
+        for index, choice in enumerate(choices)
+    ]
+
+
 def _past(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choice], int]:
     """Choose what fits, by score; marked messages of the past that answer have a share reserved.
 
@@ -331,7 +370,8 @@ def complete(choices: list[Choice]) -> list[Choice]:
 
 
 def _without_heir(one: Candidate) -> Choice:
-    return Choice(one, False, "later", f"v{one.later}, later on the same subject, did not fit")
+    version = version_of(one.heir) or one.later
+    return Choice(one, False, "later", f"v{version}, later on the same subject, did not fit")
 
 
 def _by_score(
@@ -530,7 +570,7 @@ def _labelled(item: ContextItem, one: Candidate, counter: TokenCounter, frame: F
     """Say of an item which later one speaks of the same subject."""
     content = f"{item.content} {one.label}"
     tokens = counter.count(content) + frame.cost(item.role, item.parts, _named(item))
-    return replace(item, content=content, token_count=tokens, later=one.later)
+    return replace(item, content=content, token_count=tokens, later=version_of(one.heir) or one.later)
 
 
 def _excerpt(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str) -> ContextItem:
@@ -698,7 +738,7 @@ def ledger(
             for entry in one.unit.entries:
                 verdicts[entry.id] = Verdict(
                     id=entry.id,
-                    version=entry.version,
+                    version=version_in(entry),
                     included=choice.included,
                     rule=choice.rule,
                     source=one.source,

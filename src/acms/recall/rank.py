@@ -19,6 +19,7 @@ from math import exp
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from acms.recall.corpus import NEAR, Field
 from acms.recall.index import Floats, Ints
@@ -228,8 +229,11 @@ class Ranking:
         places: Ints,
         *,
         meant: Meant | None,
+        allowed: NDArray[np.bool_] | None = None,
     ) -> None:
         self.field = field
+        #: Which entries may be shown; None for all.
+        self.allowed = allowed
         self._said = said
         self._meant = meant
         #: What every entry is worth, and how much of what was asked it holds itself, both in [0, 1].
@@ -286,6 +290,10 @@ class Ranking:
         self._lifted[place] = max(relevance, own), max(worth, held)
         if place not in self.places:
             self.places = np.append(self.places, place)
+
+    def allows(self, place: int) -> bool:
+        """Whether an entry may be shown."""
+        return self.allowed is None or bool(self.allowed[place])
 
     @property
     def heirs(self) -> Collection[int]:
@@ -356,8 +364,13 @@ class Meant(NamedTuple):
     coverage: float
 
 
-def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
-    """Rank the entries in force; `size` of them become candidates, those with evidence of their own first."""
+def rank(
+    field: Field, asked: Question, size: int = CANDIDATES, allowed: NDArray[np.bool_] | None = None
+) -> Ranking:
+    """Rank the entries in force; `size` of them become candidates, those with evidence of their own first.
+
+    All of them tell how rare a word is and what stands around an answer; only those `allowed` become candidates.
+    """
     found: Meaning | None = None
     if asked.vector is not None and asked.space is not None:
         # First: it goes through so much memory that nothing stays at hand of what was made before it.
@@ -367,12 +380,14 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
     factor = field.prices * field.named(_named(field, asked.terms))
     own = said.message * np.float32((1 + field.weights.near) / (said.total or 1))
     if found is None or asked.vector is None or asked.space is None:
-        fused = np.asarray(lexical * factor, np.float32)
-        return Ranking(field, asked, said, fused, own, _best(field, fused, own, size), meant=None)
+        fused, own = _only(allowed, np.asarray(lexical * factor, np.float32), own)
+        places = _best(field, fused, own, size)
+        return Ranking(field, asked, said, fused, own, places, meant=None, allowed=allowed)
     usual = level(field, asked.space, asked.vector, found)
     values = found.cosines
     if not found.exact:
         rough = _fused(field, lexical, usual.of(with_context(values)), factor)
+        rough, _ = _only(allowed, rough, own)
         likely = np.sort(largest(rough, max(size, _rescored(field, found, size))))
         values = values.copy()
         values[likely] = cosines(field, asked.space, asked.vector, likely)
@@ -386,8 +401,14 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
     )
     fused = _fused(field, lexical, meant.near, factor)
     evident = np.where(meant.own >= np.float32(MEANT), meant.own, np.float32(0))
-    own = np.asarray(own + evident - own * evident, np.float32)
-    return Ranking(field, asked, said, fused, own, _best(field, fused, own, size), meant=meant)
+    fused, own = _only(allowed, fused, np.asarray(own + evident - own * evident, np.float32))
+    places = _best(field, fused, own, size)
+    return Ranking(field, asked, said, fused, own, places, meant=meant, allowed=allowed)
+
+
+def _only(allowed: NDArray[np.bool_] | None, fused: Floats, own: Floats) -> tuple[Floats, Floats]:
+    """Return what entries are worth and hold; of those that are not allowed nothing."""
+    return (fused, own) if allowed is None else (fused * allowed, own * allowed)
 
 
 def _measure(said: Words) -> float:

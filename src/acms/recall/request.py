@@ -11,14 +11,20 @@ from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.stage import OPEN, Stage
 
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
-    import numpy as np
-    from numpy.typing import NDArray
-
     from acms.recall.corpus import Field
     from acms.recall.embeddings import Embedding
+    from acms.recall.filters import Where
     from acms.recall.index_cache import Indexes
+    from acms.recall.namespace import Namespaces
     from acms.recall.rank import Question, Ranking
     from acms.recall.reranker import Reranking
+
+
+def where(given: object) -> Where | None:
+    """Return a filter as callers write it, see `Where.of`."""
+    from acms.recall.filters import Where
+
+    return Where.of(given)
 
 
 Markers: TypeAlias = tuple[tuple[int, str], ...]
@@ -41,8 +47,13 @@ class Recall:
     floor: float = 0.4
     weights: Mapping[str, float]
     markers: Markers = ()
-    #: Also ask the other logs of this namespace.
+    #: Also find what was said in the other sessions of this namespace.
     namespace: str | None = None
+    #: Show only what this lets through; `home` is the namespace in which it names sessions.
+    where: Where | None = None
+    home: str = ""
+    #: Items, at most.
+    limit: int | None = None
     #: Also ask the profile of this namespace.
     profile: str | None = None
     #: Show also what messages say that is no longer so.
@@ -65,6 +76,8 @@ class Reader:
     reranking: Reranking | None = None
     #: What may leave of what is read.
     stage: Stage = OPEN
+    #: The indexes of namespaces; None where only single logs are read.
+    namespaces: Namespaces | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +93,4 @@ class Ranked:
     stale: Stale = NONE
     #: Entries at its head that are no messages: what was made of them.
     made: int = 0
-    #: Of the query; None without an embedder, or when it did not answer.
-    vector: NDArray[np.float32] | None = None
     warnings: tuple[str, ...] = ()

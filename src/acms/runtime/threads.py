@@ -84,3 +84,21 @@ def breathe() -> None:
     if until is not None and perf_counter() > until:
         sleep(PAUSE)
         _busy.until = perf_counter() + BREATH
+
+
+class Building(asyncio.Lock):
+    """Who builds; held until what runs in a thread has ended, also when nobody waits for it any more."""
+
+    _running: asyncio.Future[None] | None = None
+
+    async def aside(self, work: Callable[[], None]) -> None:
+        """Do something long in a thread."""
+        self._running = asyncio.ensure_future(asyncio.to_thread(work))
+        await asyncio.shield(self._running)
+
+    def release(self) -> None:
+        """Let the next one build, once the thread has ended."""
+        if self._running is None or self._running.done():
+            super().release()
+        else:
+            self._running.add_done_callback(lambda _: super(Building, self).release())

@@ -30,6 +30,8 @@ class Here:
 
     #: The retrieval indexes over it.
     indexes: Any = None
+    #: Those of whole namespaces.
+    namespaces: Any = None
     #: One write queue per context, the same for all sessions.
     write_queues: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)
     #: Embedders at work on it, by identity and mode of privacy, as long as a session uses them.

@@ -24,7 +24,7 @@ from acms.model import (
     Head,
     Kind,
 )
-from acms.ports import HasRecords, StorageBackend
+from acms.ports import HasRecords, HasStandings, StorageBackend
 from acms.storage import append_rules, handles
 from acms.storage.append_rules import Read
 from acms.storage.sessions import sessions
@@ -48,13 +48,15 @@ def _inside(
 
 
 class WrapperStorage:
-    """Hands every call to the store inside; it keeps records when that one does."""
+    """Hands every call to the store inside; it keeps records, and knows standings, when that one does."""
 
     def __init__(self, inner: StorageBackend) -> None:
         self.inner = inner
         self.tenant = inner.tenant
         if isinstance(inner, HasRecords):  # else the wrapper must not look as if it could
             self.record, self.put_record = inner.record, inner.put_record
+        if isinstance(inner, HasStandings):
+            self.standings = inner.standings
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"
@@ -292,7 +294,7 @@ _UNCOUNTED = ("aclose", "durability", "sessions")
 _METHODS = [name for name in vars(WrapperStorage) if name[0] != "_" and name not in _UNCOUNTED]
 
 
-_RECORDS = ("record", "put_record")
+_MORE = ("record", "put_record", "standings")
 """Methods that a wrapper has only when the store inside has them."""
 
 
@@ -308,13 +310,13 @@ class FaultyStorage(WrapperStorage):
         self._faults: dict[tuple[str, int], tuple[Exception, bool]] = {}
         #: How often each method was called.
         self.calls: Counter[str] = Counter()
-        for method in _RECORDS:
+        for method in _MORE:
             if hasattr(self, method):
                 setattr(self, method, partial(self._call, method))
 
     def fail(self, method: str, nth: int, error: Exception, *, after: bool = False) -> None:
         """Raise `error` at the n-th call of a method from now on, counted from 1."""
-        if method not in _METHODS and not (method in _RECORDS and hasattr(self, method)):
+        if method not in _METHODS and not (method in _MORE and hasattr(self, method)):
             raise ValueError(f"{method!r} is not a method that can fail")
         self._faults[method, self.calls[method] + nth] = (error, after)
 

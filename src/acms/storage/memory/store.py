@@ -41,6 +41,7 @@ from acms.model import (
     Record,
     Retry,
     Search,
+    Standing,
     State,
 )
 from acms.storage import append_rules, handles, records, search
@@ -327,6 +328,25 @@ class MemoryStorage:
         return Page(items=shown, next_after=shown[-1].id if len(found) > query.limit else None)
 
     sessions = sessions
+
+    @_alone
+    async def standings(self, namespace: str) -> list[Standing]:
+        """Return where each live context of a namespace stands, oldest first."""
+        return [
+            Standing(
+                one.context.id,
+                one.context.key,
+                one.context.counter,
+                one.context.fork or 0,
+                one.head.version,
+                one.head.rewrites,
+                self._logs[one.context.root].seq,
+                self._logs[one.context.root].epoch,
+                bool(one.context.settings.get("private")),
+            )
+            for one in self._logs.values()
+            if one.context.namespace == namespace and one.context.deleted_at is None
+        ]
 
     @_alone
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:

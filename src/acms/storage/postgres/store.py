@@ -33,6 +33,7 @@ from acms.model import (
     Record,
     Retry,
     Search,
+    Standing,
     State,
 )  # fmt: skip
 from acms.runtime.loops import PerLoop
@@ -174,6 +175,10 @@ class PostgresStorage:
         return await self._contexts.contexts(query)
 
     sessions = sessions
+
+    async def standings(self, namespace: str) -> list[Standing]:
+        """Return where each live context of a namespace stands, oldest first."""
+        return await self._contexts.standings(namespace)
 
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""

@@ -85,6 +85,21 @@ SELECT c.deleted_at, c.lineage, c.version, c.messages, c.tokens, c.last_version,
 FROM acms.contexts c JOIN acms.contexts r ON r.tenant_id = c.tenant_id AND r.context_id = c.root
 WHERE c.tenant_id = %(tenant)s AND c.context_id = %(context)s;
 
+-- Each half of the union has a partial index.
+-- name: standings
+WITH live AS (
+    SELECT context_id FROM acms.contexts
+    WHERE tenant_id = %(tenant)s AND namespace = %(namespace)s AND deleted_at IS NULL AND key IS NOT NULL
+    UNION ALL
+    SELECT context_id FROM acms.contexts
+    WHERE tenant_id = %(tenant)s AND namespace = %(namespace)s AND deleted_at IS NULL AND key IS NULL
+)
+SELECT c.context_id, c.key, c.counter, coalesce(c.fork, 0), c.version, c.rewrites, r.derived, r.epoch,
+       coalesce((c.settings::jsonb ->> 'private')::boolean, false)
+FROM live JOIN acms.contexts c ON c.tenant_id = %(tenant)s AND c.context_id = live.context_id
+JOIN acms.contexts r ON r.tenant_id = c.tenant_id AND r.context_id = c.root
+ORDER BY c.number;
+
 -- Lock order everywhere: the root of a tree, its contexts by id, entries, jobs.
 -- name: lock_context
 SELECT c.version FROM acms.contexts c WHERE c.tenant_id = %(tenant)s AND c.context_id = %(context)s FOR NO KEY UPDATE;

@@ -75,6 +75,18 @@ SELECT c.ref, c.deleted_at, c.lineage, c.version, c.messages, c.tokens, c.last_m
 FROM contexts c JOIN contexts r ON r.ref = c.root
 WHERE c.tenant = ? AND c.id = ?;
 
+-- Each half of the union has a partial index.
+-- name: standings
+WITH live AS (
+    SELECT ref FROM contexts
+    WHERE tenant = :tenant AND namespace = :namespace AND deleted_at IS NULL AND key IS NOT NULL
+    UNION ALL
+    SELECT ref FROM contexts WHERE tenant = :tenant AND namespace = :namespace AND deleted_at IS NULL AND key IS NULL
+)
+SELECT c.id, c.key, c.counter, coalesce(c.fork, 0), c.version, c.rewrites, r.derived, r.epoch,
+       coalesce(c.settings ->> '$.private', 0)
+FROM live JOIN contexts c ON c.ref = live.ref JOIN contexts r ON r.ref = c.root ORDER BY c.ref;
+
 -- The append. SQLite has one writer, so inside BEGIN IMMEDIATE the head is read, checked and written:
 --   head, key_versions, insert_entry per entry, insert_key per key, advance, insert_job per job, finish_job.
 -- PostgreSQL does the same in one statement that locks the context row: `append` in postgres.sql.

@@ -12,7 +12,7 @@ from acms.errors import ConflictError, SessionNotFoundError, ValidationError
 from acms.log.encoding import Entropy, context_id, dump, genesis, load_mapping, micros
 from acms.log.read import INNER
 from acms.log.validation import name
-from acms.model import Context, ContextDraft, ContextQuery, Head, Json, Kind, Page
+from acms.model import Context, ContextDraft, ContextQuery, Head, Json, Kind, Page, Standing
 from acms.storage import append_rules
 from acms.storage.append_rules import Read
 from acms.storage.sql import VERSION_BITS, read_context
@@ -68,6 +68,12 @@ class Contexts:
         rows = self._tables.rows(connection, way, values)
         found = [read_context(row) for row in rows[: query.limit]]
         return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
+
+    def standings(self, connection: apsw.Connection, namespace: str) -> list[Standing]:
+        """Return where each live context of a namespace stands, oldest first."""
+        values = {"tenant": self._tables.tenant, "namespace": namespace}
+        rows = self._tables.rows(connection, "standings", values)
+        return list(map(Standing._make, rows))
 
     def settings(
         self, connection: apsw.Connection, context: str, change: Mapping[str, Json], rev: int

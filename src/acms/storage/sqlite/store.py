@@ -35,6 +35,7 @@ from acms.model import (
     Record,
     Retry,
     Search,
+    Standing,
     State,
 )
 from acms.storage import append_rules, handles, records
@@ -122,6 +123,10 @@ class SQLiteStorage:
         )
 
     sessions = sessions
+
+    async def standings(self, namespace: str) -> list[Standing]:
+        """Return where each live context of a namespace stands, oldest first."""
+        return await self._file.read(lambda reader: self._contexts.standings(reader, namespace))
 
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""
