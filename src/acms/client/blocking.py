@@ -85,7 +85,6 @@ class ACMS(View, Block, Writes):
     index: IndexStats = read("index", "How the indexes of the storage handle are doing.")
 
     wait_pending = verb(_async.ACMS.wait_pending)
-    sync = verb(_async.ACMS.sync)
 
     def at(self, version: int) -> View:
         """Return a read-only view of the session as if its log ended at a version."""

@@ -18,9 +18,9 @@ from acms.client.transport import Answer, path
 from acms.client.verb import Asks, Given, Remote, branching, fill, many, one, plain, verb
 from acms.errors import JobFailedError, ValidationError
 from acms.knowledge import Fact
-from acms.log import validation
+from acms.log import foreign, validation
 from acms.log.policy import ResolvedPolicy
-from acms.model import ANY, Entry, Job, JobState, Json, Part
+from acms.model import ANY, Entry, Job, JobState, Json, Part, Privacy
 from acms.nouns import camel, read, write_part
 from acms.results import (
     Branch,
@@ -33,6 +33,7 @@ from acms.results import (
     HistoryPage,
     MessageReceipt,
     SessionStats,
+    Synced,
     Tree,
 )
 from acms.session import ACMS
@@ -171,23 +172,25 @@ _version = plain(int, "version")
 
 
 async def _ingest(of: RemoteSession, given: Given) -> str:
-    given["key"] = given.pop("idempotency_key")
-    (receipt,) = await _append(of, [given], {}, single=True)
-    return receipt.message_id
+    key, message = given.pop("idempotency_key"), given["role"]
+    if isinstance(message, Mapping):  # a provider's: it says all that there is to say
+        if given["content"] or given["tool_calls"] or given["tool_call_id"] or given["parts"]:
+            raise ValidationError("stands alone: it says all that there is to say", field="message")
+        names = ("markers", "actor_id", "metadata", "created_at", "origin", "privacy")
+        more = {name: given[name] for name in names if given[name] not in (None, Privacy.ALLOW)}
+        given = {**message, **more}
+    if key is not None:
+        given["key"] = key
+    return (await _append(of, [given], {}, single=True))[-1].message_id
 
 
 async def _ingest_many(of: RemoteSession, given: Given) -> list[MessageReceipt]:
     messages, key, seen = given["messages"], given["idempotency_key"], given["last_message"]
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
     drafts: list[Given] = []
-    for index, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            wrong = f"must be a mapping, not {type(message).__name__}"
-            raise ValidationError(wrong, field=f"messages[{index}]")
+    for index, message in enumerate(_checked(messages)):
         draft = dict(message)
         draft.setdefault("key", draft.pop("idempotency_key", None))
-        if draft["key"] is None and key is not None:
+        if draft["key"] is None and key is not None and draft.get("id") is None:
             # In the body: a header has no room for every name.
             draft["key"] = f"{validation.name(key, 'idempotency_key')}:{index}"
         drafts.append(draft)
@@ -209,7 +212,7 @@ async def _append(
         error.args = (f"{error.field}: {said}",)
         raise
     with nouns.reading("receipts"):
-        if len(receipts) != len(messages):
+        if len(receipts) < len(messages):
             raise ValueError(f"{len(receipts)} for {len(messages)} messages")
     of.last_receipt = receipts[-1]
     return receipts
@@ -217,7 +220,7 @@ async def _append(
 
 def _message(given: Mapping[str, Any], at: str) -> dict[str, Json]:
     """Write the arguments of `ingest`; checked here is what cannot be written."""
-    values = {name: value for name, value in given.items() if value is not None}
+    values = {str(name): value for name, value in given.items() if value is not None}
     moment = values.get("created_at")
     if isinstance(moment, datetime):
         values["created_at"] = validation.moment(moment, f"{at}created_at").isoformat()
@@ -234,7 +237,22 @@ def _message(given: Mapping[str, Any], at: str) -> dict[str, Json]:
             raise ValidationError(f"{type(part).__name__} is not a part", field=f"{at}parts[{index}]")
     if "parts" in values:
         values["parts"] = [write_part(part) for part in values["parts"]]
-    return {camel(str(name)): value for name, value in values.items()}
+    return {camel(name) if name in foreign.FIELDS else name: value for name, value in values.items()}
+
+
+def _checked(messages: object) -> Sequence[Mapping[str, Any]]:
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            wrong = f"must be a mapping, not {type(message).__name__}"
+            raise ValidationError(wrong, field=f"messages[{index}]")
+    return messages
+
+
+def _listed(_: Remote, given: Given) -> Given:
+    messages = [_message(one, f"messages[{at}].") for at, one in enumerate(_checked(given["messages"]))]
+    return {**given, "messages": messages}
 
 
 def _placed(_: Remote, given: Given) -> Given:
@@ -292,6 +310,7 @@ class Writes:
 
     ingest = verb(ACMS.ingest, _ingest)
     ingest_many = verb(ACMS.ingest_many, _ingest_many)
+    sync = verb(ACMS.sync, Asks("POST sync", one(Synced), prepare=_listed, context=_somewhere))
     close_episode = verb(
         ACMS.close_episode, Asks("POST episodes/close", plain(str, "episodeId"), again=False)
     )
