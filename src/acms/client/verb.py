@@ -23,19 +23,7 @@ from acms.nouns import camel
 from acms.session import ACMS
 from acms.view import View
 
-__all__ = [
-    "Asks",
-    "Branching",
-    "Given",
-    "Remote",
-    "Verb",
-    "branching",
-    "fill",
-    "many",
-    "one",
-    "plain",
-    "verb",
-]
+__all__ = ["Asks", "Given", "Remote", "Verb", "branching", "fill", "many", "one", "plain", "verb"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
