@@ -9,8 +9,7 @@ For blocking code: `from acms.sync import Client`.
 """
 
 from acms.client.door import Client
-from acms.client.session import RemoteSession
-from acms.client.view import RemoteView
+from acms.client.session import RemoteSession, RemoteView
 from acms.results import ContextInfo
 
 __all__ = ["Client", "ContextInfo", "RemoteSession", "RemoteView"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from acms.client.log import Log
 from acms.client.nouns import noun, nouns, value
@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     import ssl
 
 __all__ = ["Client"]
+
+
+class HasLog(Protocol):
+    """A session at the service, of this module or of `acms.sync`."""
+
+    @property
+    def log(self) -> Log:
+        """Which log it is."""
+        ...
 
 
 class Client:
@@ -85,7 +94,7 @@ class Client:
     async def render(
         self,
         request: RenderRequest | Mapping[str, Json],
-        contexts: Sequence[RemoteSession | str] = (),
+        contexts: Sequence[HasLog | str] = (),
         *,
         action: str | None = None,
         attempt: int = 1,
@@ -111,14 +120,14 @@ class Client:
         return answer.body
 
     async def export(
-        self, context: RemoteSession | str | None = None, *, namespace: str | None = None
+        self, context: HasLog | str | None = None, *, namespace: str | None = None
     ) -> AsyncGenerator[str]:
         """Yield a context, by session or id, or all of a namespace, as lines of JSON: what `acms restore` reads.
 
         They come as they are read: a break in the middle is raised, and the first line of a context says at which
         version it ends.
         """
-        id = await context.log.known() if isinstance(context, RemoteSession) else context
+        id = context if context is None or isinstance(context, str) else await context.log.known()
         async for line in self._transport.lines(
             path("export"), query={"contextId": id, "namespace": namespace}
         ):

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from uuid import uuid4
 
 from acms.client import nouns
-from acms.client.transport import Answer, Transport, path
+from acms.client.transport import Transport, path
 from acms.errors import SessionNotFoundError
-from acms.model import Json
-from acms.nouns import camel
 from acms.results import ContextInfo
 
-__all__ = ["Log", "given"]
-
-_PAGE = 500
-"""Things of a list that are asked for at a time."""
+__all__ = ["Log"]
 
 
 class Log:
@@ -73,43 +66,3 @@ class Log:
         if found is None:
             raise SessionNotFoundError(f"the session {self.session_id!r} does not exist yet")
         return found
-
-    async def get(self, context: str, *parts: str | int, **query: object) -> Json:
-        """Read something of the context."""
-        return (await self.transport.call("GET", path("contexts", context, *parts), query=query)).data
-
-    async def all(self, context: str, *parts: str | int, **query: object) -> list[Json]:
-        """Read a list of the context, page by page."""
-        found: list[Json] = []
-        while True:
-            asked = {**query, "limit": _PAGE}
-            body = (await self.transport.call("GET", path("contexts", context, *parts), query=asked)).body
-            found += nouns.value(list, body, "data")
-            query["cursor"] = nouns.value(object, body, "nextCursor")
-            if query["cursor"] is None:
-                return found
-
-    async def ask(self, context: str, *parts: str, **body: Json) -> Json:
-        """Ask the context something that is nobody else's business: it stands in the body, not in the address."""
-        return (await self.transport.call("POST", path("contexts", context, *parts), body=given(body))).data
-
-    async def change(
-        self,
-        method: str,
-        context: str,
-        *parts: str | int,
-        body: Json = None,
-        query: Mapping[str, object] | None = None,
-        headers: Mapping[str, str] | None = None,
-        again: bool = True,
-    ) -> Answer:
-        """Change something, once however often it has to be sent; see `Transport.call`."""
-        once = {"idempotency-key": uuid4().hex, **(headers or {})}
-        return await self.transport.call(
-            method, path("contexts", context, *parts), query=query, body=body, headers=once, again=again
-        )
-
-
-def given(body: Mapping[str, Json]) -> dict[str, Json]:
-    """Return what was said, by its names on the wire."""
-    return {camel(name): value for name, value in body.items() if value is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 from acms.errors import ACMSError, ConfigurationError
 from acms.model import Json
@@ -48,7 +48,7 @@ def value(kind: type[T], written: Json, name: str) -> T:
     """Read what stands under a name."""
     with reading(name):
         found = written[name]
-        if not isinstance(found, kind):
+        if not isinstance(found, get_origin(kind) or kind):
             raise TypeError(f"{type(found).__name__} where {kind.__name__} belongs")
         return found
 

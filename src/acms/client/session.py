@@ -1,4 +1,7 @@
-"""A session over HTTP: the verbs of `acms.ACMS`, worked off by a service."""
+"""A session over HTTP: the verbs of `acms.ACMS`, worked off by a service.
+
+What every verb asks for stands in two lists, `Reads` and `Writes`, which the blocking doors inherit too.
+"""
 
 from __future__ import annotations
 
@@ -9,304 +12,215 @@ from datetime import datetime
 from typing import Any
 
 from acms.client import nouns
-from acms.client.log import Log, given
+from acms.client.log import Log
 from acms.client.nouns import noun
-from acms.client.transport import path
-from acms.client.view import RemoteView
-from acms.errors import EntryNotFoundError, EpisodeNotFoundError, JobFailedError, ValidationError
-from acms.log import validation
+from acms.client.transport import Answer, path
+from acms.client.verb import Asks, Given, Remote, branching, fill, many, one, plain, verb
+from acms.errors import JobFailedError, ValidationError
+from acms.knowledge import Fact
+from acms.log import foreign, validation
 from acms.log.policy import ResolvedPolicy
-from acms.model import ANY, Job, JobState, Json, Origin, Part, Privacy, Role, Seen
+from acms.model import ANY, Entry, Job, JobState, Json, Part, Privacy
 from acms.nouns import camel, read, write_part
-from acms.results import Branch, Compaction, ContextInfo, Erasure, MessageReceipt
+from acms.results import (
+    Branch,
+    Compaction,
+    ContextInfo,
+    ContextItems,
+    Diff,
+    Episode,
+    Erasure,
+    HistoryPage,
+    MessageReceipt,
+    SessionStats,
+    Synced,
+    Tree,
+)
+from acms.session import ACMS
+from acms.view import View
 
-__all__ = ["RemoteSession"]
+__all__ = ["Reads", "RemoteSession", "RemoteView", "Writes"]
 
 _POLLS = (0.05, 2.0)
 """Seconds after which a job is looked at again, at first and at most."""
 
 
-class RemoteSession(RemoteView):
-    """A session at a service: the verbs of `acms.ACMS`, over HTTP.
+# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    Made by `Client.session`. The log is created by the first write. One object is one session; many objects, clients
-    and processes may share one. Every change is sent with a key of its own, so that it has its effect once however
-    often the connection breaks. Which models are used is the service's choice.
+
+async def _around(of: Remote, _: Given) -> str | None:
+    """Return the id of a context in the namespace: what was asked looks at what is around the session too.
+
+    Of a session that nothing was written to the log is created, and stays empty.
     """
+    return await (of.log.find() if of.ends_at is not None else _somewhere(of, _))
 
-    def __init__(self, log: Log) -> None:
-        super().__init__(log, None)
-        #: What the last ingested message became; None before the first one.
-        self.last_receipt: MessageReceipt | None = None
 
-    async def __aenter__(self) -> RemoteSession:
-        """Use the session in a block."""
-        return self
+async def _somewhere(of: Remote, _: Given) -> str:
+    """Return the id of the session's context, which is made where there is none."""
+    return await of.log.find() or await of.log.ensure()
 
-    async def __aexit__(self, *error: object) -> None:
-        """Close the session."""
-        await self.close()
 
-    async def close(self) -> None:
-        """Do nothing: whatever returned is stored, and the connections are the client's."""
+async def _of_facts(of: Remote, given: Given) -> str | None:
+    return await (_around(of, given) if given["scope"] == "namespace" else of.log.find())
 
-    def at(self, version: int) -> RemoteView:
-        """Return a read-only view of the session as if its log ended at a version."""
-        if isinstance(version, bool) or not isinstance(version, int) or version < 0:
-            raise ValidationError(f"must be a whole number from 0, was {version!r}", field="at")
-        return RemoteView(self.log, version)
 
-    # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def _recalling(of: Remote, given: Given) -> Given:
+    if isinstance(given["exclude"], str):
+        raise ValidationError("must be a list of ids, not a string", field="exclude")
+    return {**given, "exclude": list(given["exclude"]), "why": of.log.transport.why}
 
-    async def ingest(
-        self,
-        role: str | Role,
-        content: str = "",
-        *,
-        markers: Sequence[str] | None = None,
-        actor_id: str | None = None,
-        metadata: Mapping[str, Json] | None = None,
-        tool_calls: Sequence[Mapping[str, Json]] | None = None,
-        tool_call_id: str | None = None,
-        parts: Sequence[Part] | None = None,
-        created_at: datetime | str | None = None,
-        privacy: str | Privacy = Privacy.ALLOW,
-        origin: str | Origin | None = None,
-        idempotency_key: str | None = None,
-    ) -> str:
-        """Append one message and return its id once it is durable; see `acms.ACMS.ingest`."""
-        draft = {
-            "role": role,
-            "content": content,
-            "markers": markers,
-            "actor_id": actor_id,
-            "metadata": metadata,
-            "tool_calls": tool_calls,
-            "tool_call_id": tool_call_id,
-            "parts": parts,
-            "created_at": created_at,
-            "privacy": privacy,
-            "origin": origin,
-            "key": idempotency_key,
-        }
-        (receipt,) = await self._append([draft], {}, single=True)
-        return receipt.message_id
 
-    async def ingest_many(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        idempotency_key: str | None = None,
-        last_message: Seen = ANY,
-    ) -> list[MessageReceipt]:
-        """Append messages in order, all or none; each is a mapping of the arguments of `ingest`.
+def _windowed(of: Remote, given: Given) -> Given:
+    keep = ",".join(map(str, given["keep"])) or None
+    return {"budget": validation.budget(given["budget"], "budget"), "keep": keep, "why": of.log.transport.why}
 
-        `idempotency_key` gives them the keys `<key>:0`, `<key>:1`…; a message may carry its own as "key". With
-        `last_message`, the id of the newest message the caller has seen (None: there was none), `PreconditionError`
-        when another one came after it; facts and summaries may come.
-        """
-        if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-            raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
-        for index, message in enumerate(messages):
-            if not isinstance(message, Mapping):
-                raise ValidationError(
-                    f"must be a mapping, not {type(message).__name__}", field=f"messages[{index}]"
-                )
-        drafts = [dict(message) for message in messages]
-        for index, draft in enumerate(drafts):
-            draft.setdefault("key", draft.pop("idempotency_key", None))
-            if draft["key"] is None and idempotency_key is not None:
-                # In the body: a header has no room for every name.
-                draft["key"] = f"{validation.name(idempotency_key, 'idempotency_key')}:{index}"
-        headers = {} if last_message is ANY else {"if-match": f'"{last_message or "empty"}"'}
-        return await self._append(drafts, headers) if drafts else []
 
-    async def _append(
-        self, messages: Sequence[Mapping[str, Any]], headers: Mapping[str, str], *, single: bool = False
-    ) -> list[MessageReceipt]:
-        context = await self.log.ensure()
-        try:
-            body = {"messages": [_message(one, f"messages[{index}].") for index, one in enumerate(messages)]}
-            answer = await self.log.change("POST", context, "messages", body=body, headers=headers)
-        except ValidationError as error:
-            said = str(error).removeprefix(f"{error.field}: ")
-            field = re.sub(r"\.key$", ".idempotency_key", error.field)
-            error.field = field.removeprefix("messages[0].") if single else field
-            error.args = (f"{error.field}: {said}",)
-            raise
-        with nouns.reading("receipts"):
-            receipts = [read(MessageReceipt, one) for one in answer.data]
-            if len(receipts) != len(messages):
-                raise ValueError(f"{len(receipts)} for {len(messages)} messages")
-        self.last_receipt = receipts[-1]
-        return receipts
+def _paged(_: Remote, given: Given) -> Given:
+    limit = validation.whole(given["limit"], "limit", least=1, most=validation.PAGE)
+    return {"limit": limit, "cursor": validation.whole(given["after"], "after")}
 
-    async def close_episode(self, reason: str = "manual") -> str:
-        """End the current episode and return its id.
 
-        With nothing open it returns the id of the last episode; `EpisodeNotFoundError` when there is none.
-        """
-        context = await self.log.find()
-        if context is None:
-            raise EpisodeNotFoundError(f"the session {self.session_id!r} has no episode")
-        answer = await self.log.change(
-            "POST", context, "episodes", "close", body={"reason": reason}, again=False
+def _recalled(answer: Answer, of: Remote) -> ContextItems:
+    return nouns.items(of.log.id or "", answer.data, "items")
+
+
+def _in_window(answer: Answer, of: Remote) -> ContextItems:
+    return nouns.items(of.log.id or "", answer.body, "data")
+
+
+@nouns.reading("history")
+def _page(answer: Answer, _: Remote) -> HistoryPage:
+    return read(HistoryPage, {"entries": answer.body["data"], "nextAfter": answer.body["nextCursor"]})
+
+
+def _forked(answer: Answer, of: Remote) -> list[Branch]:
+    found = nouns.nouns(Branch, answer.data)
+    return [one for one in reversed(found) if of.ends_at is None or (one.fork or 0) <= of.ends_at]
+
+
+@nouns.reading("tags")
+def _tagged(answer: Answer, of: Remote) -> dict[str, int]:
+    tags: dict[str, int] = {one["name"]: one["version"] for one in answer.data}
+    return {name: at for name, at in tags.items() if of.ends_at is None or at <= of.ends_at}
+
+
+def _tree(answer: Answer, _: Remote) -> Tree | None:
+    return nouns.tree(answer.data)
+
+
+def _stats(answer: Answer, of: Remote) -> SessionStats:
+    return noun(SessionStats, answer.data, session_id=of.log.session_id)
+
+
+class Reads:
+    """The verbs that read a session, at the head of its log or at a past version."""
+
+    def __init_subclass__(cls) -> None:
+        fill(cls)
+
+    recall = verb(View.recall, Asks("POST recall", _recalled, prepare=_recalling, context=_around))
+    window = verb(View.window, Asks("GET window", _in_window, prepare=_windowed))
+    messages = verb(
+        View.messages, Asks("POST chat", plain(list[dict[str, Json]], "messages"), context=_around)
+    )
+    history = verb(View.history, Asks("GET history", _page, prepare=_paged))
+    episodes = verb(View.episodes, Asks("GET episodes", many(Episode), pages=True))
+    facts = verb(View.facts, Asks("GET facts", many(Fact), context=_of_facts, pages=True))
+    get = verb(View.get, Asks("GET entries/{id}", one(Entry)))
+    forks = verb(View.forks, Asks("GET forks", _forked, pages=True, timeless=True))
+    ancestry = verb(View.ancestry, Asks("GET ancestry", many(Branch), timeless=True))
+    tree = verb(View.tree, Asks("GET tree", _tree, timeless=True))
+    tags = verb(View.tags, Asks("GET tags", _tagged, timeless=True))
+    compactions = verb(View.compactions, Asks("GET compactions", many(Compaction), pages=True))
+    policy = verb(View.policy, Asks("GET policy", one(ResolvedPolicy), context=_somewhere, timeless=True))
+    get_session_stats = verb(View.get_session_stats, Asks("GET stats", _stats))
+
+
+class RemoteView(Remote, Reads):
+    """A session at a service as it was at a version; it reads and cannot write. See `acms.View`."""
+
+    def __repr__(self) -> str:
+        at = "" if self.ends_at is None else f" at v{self.ends_at}"
+        return f"<{type(self).__name__} {self.session_id!r}{at}>"
+
+    @property
+    def session_id(self) -> str:
+        """The caller's name for the conversation."""
+        return self.log.session_id
+
+    @property
+    def namespace(self) -> str:
+        """The group of conversations it belongs to: a user, a project."""
+        return self.log.namespace
+
+    async def diff(self, other: RemoteView | int | str) -> Diff:
+        """Return how what is in force differs on another side: another session, or a version or tag of this one."""
+        await self.log.known()
+        asked: Given = {"other_tag" if isinstance(other, str) else "other_version": other}
+        if isinstance(other, RemoteView):
+            asked = {"other": await other.log.known(), "other_version": other.ends_at}
+        right = other.session_id if isinstance(other, RemoteView) else self.session_id
+        return await Asks("GET diff", lambda answer, of: nouns.diff(answer.data, of.session_id, right))(
+            self, asked
         )
-        return nouns.value(str, answer.data, "episodeId")
 
-    async def retract(self, message_id: str, *, reason: str = "retracted", alone: bool = False) -> int:
-        """Put an entry out of force from now on, a tool group whole; return the version of the retraction.
 
-        See `acms.ACMS.retract`.
-        """
-        body = {"reason": reason, "alone": alone}
-        answer = await self.log.change(
-            "POST", await self._entry(message_id), "entries", message_id, "retract", body=body
-        )
-        return nouns.value(int, answer.data, "version")
+# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def clear(self, *, reason: str = "cleared") -> int:
-        """Put everything said so far out of force; return the version of the retraction, 0 for an empty session."""
-        context = await self.log.find()
-        if context is None:
-            return 0
-        answer = await self.log.change("POST", context, "clear", body={"reason": reason}, again=False)
-        return nouns.value(int, answer.data, "version")
+_version = plain(int, "version")
 
-    async def replace(self, message_id: str, content: str) -> str:
-        """Correct the text of a message and return the id of the new entry; see `acms.ACMS.replace`."""
-        answer = await self.log.change(
-            "PATCH",
-            await self._entry(message_id),
-            "entries",
-            message_id,
-            body={"content": content},
-            again=False,
-        )
-        return nouns.value(str, answer.data, "id")
 
-    async def erase(self, id: str, *, verify: bool = False) -> Erasure:
-        """Delete the content of an entry for ever, in every fork; its version stays as a tombstone.
+async def _ingest(of: RemoteSession, given: Given) -> str:
+    key, message = given.pop("idempotency_key"), given["role"]
+    if isinstance(message, Mapping):  # a provider's: it says all that there is to say
+        if given["content"] or given["tool_calls"] or given["tool_call_id"] or given["parts"]:
+            raise ValidationError("stands alone: it says all that there is to say", field="message")
+        names = ("markers", "actor_id", "metadata", "created_at", "origin", "privacy")
+        more = {name: given[name] for name in names if given[name] not in (None, Privacy.ALLOW)}
+        given = {**message, **more}
+    if key is not None:
+        given["key"] = key
+    return (await _append(of, [given], {}, single=True))[-1].message_id
 
-        See `acms.ACMS.erase`.
-        """
-        answer = await self.log.change(
-            "DELETE", await self.log.known(), "entries", id, query={"verify": verify}
-        )
-        return noun(Erasure, answer.data)
 
-    async def _entry(self, id: str) -> str:
-        context = await self.log.find()
-        if context is None:
-            raise EntryNotFoundError(f"the session {self.session_id!r} has no entry {id!r}")
-        return context
+async def _ingest_many(of: RemoteSession, given: Given) -> list[MessageReceipt]:
+    messages, key, seen = given["messages"], given["idempotency_key"], given["last_message"]
+    drafts: list[Given] = []
+    for index, message in enumerate(_checked(messages)):
+        draft = dict(message)
+        draft.setdefault("key", draft.pop("idempotency_key", None))
+        if draft["key"] is None and key is not None and draft.get("id") is None:
+            # In the body: a header has no room for every name.
+            draft["key"] = f"{validation.name(key, 'idempotency_key')}:{index}"
+        drafts.append(draft)
+    headers = {} if seen is ANY else {"if-match": f'"{seen or "empty"}"'}
+    return await _append(of, drafts, headers) if drafts else []
 
-    # ── forks and versions ──────────────────────────────────────────────────────────────────────────────────────────
 
-    async def fork(self, at: int | str | None = None, session_id: str | None = None) -> RemoteSession:
-        """Return a new session that shares everything up to a version, or a tag, with this one; the head by default.
-
-        One without a `session_id` is named by the key of this call. See `acms.ACMS.fork`.
-        """
-        return await self._branched("fork", at, session_id)
-
-    async def copy(self, at: int | str | None = None, session_id: str | None = None) -> RemoteSession:
-        """Return a new session with everything this one reads up to a version, or a tag; it inherits nothing.
-
-        See `acms.ACMS.copy`.
-        """
-        return await self._branched("copy", at, session_id)
-
-    async def _branched(self, how: str, at: int | str | None, session_id: str | None) -> RemoteSession:
-        body = given({"at_tag" if isinstance(at, str) else "at_version": at, "key": session_id})
-        made = (await self.log.change("POST", await self.log.known(), how, body=body)).data
-        found = noun(ContextInfo, made)
-        return RemoteSession(Log(self.log.transport, found.key or found.id, found.namespace, found.id))
-
-    async def tag(self, name: str, version: int | None = None, *, move: bool = False) -> int:
-        """Name a version, the newest by default, and return it; `ConflictError` when the name stands for another one.
-
-        A fork knows the tags it inherited. With `move` a name may be given to another version.
-        """
-        body = given({"at_version": version, "move": move})
-        answer = await self.log.change("PUT", await self.log.known(), "tags", name, body=body)
-        return nouns.value(int, answer.data, "version")
-
-    async def untag(self, name: str) -> None:
-        """Take a name off its version; `NotFoundError` when this session did not give it."""
-        await self.log.change("DELETE", await self.log.known(), "tags", name, again=False)
-
-    async def delete(self) -> list[Branch]:
-        """Hide the session and return the live forks that keep on reading what they share with it.
-
-        See `acms.ACMS.delete`.
-        """
-        answer = await self.log.change("DELETE", await self.log.known(), again=False)
-        self.log.id = None
-        live = [nouns.value(str, one, "id") for one in nouns.value(list, answer.data, "liveForks")]
-        return [noun(Branch, await self.log.get(id)) for id in live]
-
-    # ── compaction and policy ───────────────────────────────────────────────────────────────────────────────────────
-
-    async def compact(self, **overrides: Json) -> Job:
-        """Ask for the older part of the log to be summarised now, whatever the threshold; return the job.
-
-        See `acms.ACMS.compact`.
-        """
-        answer = await self.log.change("POST", await self.log.known(), "compact", body=given(overrides))
-        return noun(Job, nouns.value(dict, answer.data, "job"))
-
-    async def reflect(self) -> Job:
-        """Ask for everything closed to be reflected on now, also what is too short to be; return the job.
-
-        See `acms.ACMS.reflect`.
-        """
-        return noun(Job, (await self.log.change("POST", await self.log.known(), "reflect")).data)
-
-    async def wait(self, job: Job, *, timeout: float | None = None) -> Compaction | None:
-        """Wait until a job has ended and return the compaction it made; None when it made none.
-
-        `JobFailedError` when it was given up or cancelled, `TimeoutError` after that many seconds.
-        """
-        wait, most = _POLLS
-        async with asyncio.timeout(timeout):
-            while True:
-                found = (await self.log.transport.call("GET", path("jobs", job.id))).data
-                now = noun(Job, found)
-                if now.state not in (JobState.READY, JobState.RUNNING):
-                    break
-                await asyncio.sleep(wait)
-                wait = min(most, wait * 1.5)
-        if now.state is not JobState.DONE:
-            raise JobFailedError(
-                f"job {now.id} is {now.state.value} after {now.attempt} attempts: {now.error}",
-                job_id=now.id,
-                options=("acms jobs retry", "ask for it again"),
-            )
-        made = nouns.value(object, found, "compaction")
-        return None if made is None else noun(Compaction, made)
-
-    async def undo(self, version: int) -> int:
-        """Take back the summary, edit, fact or retraction at a version; what it replaced is in force again.
-
-        See `acms.ACMS.undo`.
-        """
-        context = await self.log.find()
-        if context is None:
-            raise EntryNotFoundError(f"the session {self.session_id!r} has no version {version}")
-        answer = await self.log.change("POST", context, "undo", body={"version": version})
-        return nouns.value(int, answer.data, "version")
-
-    async def set_policy(self, **changes: Json) -> ResolvedPolicy:
-        """Change fields of this session's policy and return the one in force; None goes back to the level above."""
-        body = {camel(name): value for name, value in changes.items()}
-        answer = await self.log.change("PATCH", await self.log.ensure(), "policy", body=body)
-        return noun(ResolvedPolicy, answer.data)
+async def _append(
+    of: RemoteSession, messages: Sequence[Given], headers: Mapping[str, str], *, single: bool = False
+) -> list[MessageReceipt]:
+    await of.log.ensure()
+    try:
+        body = {"messages": [_message(one, f"messages[{index}].") for index, one in enumerate(messages)]}
+        receipts = await Asks("POST messages", many(MessageReceipt))(of, body, headers)
+    except ValidationError as error:
+        said = str(error).removeprefix(f"{error.field}: ")
+        field = re.sub(r"\.key$", ".idempotency_key", error.field)
+        error.field = field.removeprefix("messages[0].") if single else field
+        error.args = (f"{error.field}: {said}",)
+        raise
+    with nouns.reading("receipts"):
+        if len(receipts) < len(messages):
+            raise ValueError(f"{len(receipts)} for {len(messages)} messages")
+    of.last_receipt = receipts[-1]
+    return receipts
 
 
 def _message(given: Mapping[str, Any], at: str) -> dict[str, Json]:
     """Write the arguments of `ingest`; checked here is what cannot be written."""
-    values = {name: value for name, value in given.items() if value is not None}
+    values = {str(name): value for name, value in given.items() if value is not None}
     moment = values.get("created_at")
     if isinstance(moment, datetime):
         values["created_at"] = validation.moment(moment, f"{at}created_at").isoformat()
@@ -323,4 +237,124 @@ def _message(given: Mapping[str, Any], at: str) -> dict[str, Json]:
             raise ValidationError(f"{type(part).__name__} is not a part", field=f"{at}parts[{index}]")
     if "parts" in values:
         values["parts"] = [write_part(part) for part in values["parts"]]
-    return {camel(str(name)): value for name, value in values.items()}
+    return {camel(name) if name in foreign.FIELDS else name: value for name, value in values.items()}
+
+
+def _checked(messages: object) -> Sequence[Mapping[str, Any]]:
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            wrong = f"must be a mapping, not {type(message).__name__}"
+            raise ValidationError(wrong, field=f"messages[{index}]")
+    return messages
+
+
+def _listed(_: Remote, given: Given) -> Given:
+    messages = [_message(one, f"messages[{at}].") for at, one in enumerate(_checked(given["messages"]))]
+    return {**given, "messages": messages}
+
+
+def _placed(_: Remote, given: Given) -> Given:
+    at = given["at"]
+    return {"at_tag" if isinstance(at, str) else "at_version": at, "key": given["session_id"]}
+
+
+def _branched(answer: Answer, of: RemoteSession) -> RemoteSession:
+    found = noun(ContextInfo, answer.data)
+    return RemoteSession(Log(of.log.transport, found.key or found.id, found.namespace, found.id))
+
+
+def _tagging(_: Remote, given: Given) -> Given:
+    return {"name": given["name"], "at_version": given["version"], "move": given["move"]}
+
+
+def _nothing(_: Answer, __: Remote) -> None:
+    return None
+
+
+async def _delete(of: RemoteSession, given: Given) -> list[Branch]:
+    forks = await Asks("DELETE", plain(list[Json], "liveForks"), again=False)(of, given)
+    of.log.id = None
+    live = [nouns.value(str, one, "id") for one in forks]
+    calls = [await of.log.transport.call("GET", path("contexts", id)) for id in live]
+    return [noun(Branch, one.data) for one in calls]
+
+
+async def _wait(of: RemoteSession, given: Given) -> Compaction | None:
+    wait, most = _POLLS
+    async with asyncio.timeout(given["timeout"]):
+        while True:
+            found = (await of.log.transport.call("GET", path("jobs", given["job"].id))).data
+            now = noun(Job, found)
+            if now.state not in (JobState.READY, JobState.RUNNING):
+                break
+            await asyncio.sleep(wait)
+            wait = min(most, wait * 1.5)
+    if now.state is not JobState.DONE:
+        raise JobFailedError(
+            f"job {now.id} is {now.state.value} after {now.attempt} attempts: {now.error}",
+            job_id=now.id,
+            options=("acms jobs retry", "ask for it again"),
+        )
+    made = nouns.value(object, found, "compaction")
+    return None if made is None else noun(Compaction, made)
+
+
+async def _close(of: RemoteSession, given: Given) -> None:
+    """Do nothing: whatever returned is stored, and the connections are the client's."""
+
+
+class Writes:
+    """The verbs that write to a session."""
+
+    ingest = verb(ACMS.ingest, _ingest)
+    ingest_many = verb(ACMS.ingest_many, _ingest_many)
+    sync = verb(ACMS.sync, Asks("POST sync", one(Synced), prepare=_listed, context=_somewhere))
+    close_episode = verb(
+        ACMS.close_episode, Asks("POST episodes/close", plain(str, "episodeId"), again=False)
+    )
+    retract = verb(ACMS.retract, Asks("POST entries/{message_id}/retract", _version))
+    replace = verb(ACMS.replace, Asks("PATCH entries/{message_id}", plain(str, "id"), again=False))
+    clear = verb(ACMS.clear, Asks("POST clear", _version, again=False))
+    erase = verb(ACMS.erase, Asks("DELETE entries/{id}", one(Erasure)))
+    fork = branching(ACMS.fork, Asks("POST fork", _branched, prepare=_placed))
+    copy = branching(ACMS.copy, Asks("POST copy", _branched, prepare=_placed))
+    tag = verb(ACMS.tag, Asks("PUT tags/{name}", _version, prepare=_tagging))
+    untag = verb(ACMS.untag, Asks("DELETE tags/{name}", _nothing, again=False))
+    delete = verb(ACMS.delete, _delete)
+    compact = verb(ACMS.compact, Asks("POST compact", one(Job, "job"), nulls=True))
+    reflect = verb(ACMS.reflect, Asks("POST reflect", one(Job)))
+    wait = verb(ACMS.wait, _wait)
+    undo = verb(ACMS.undo, Asks("POST undo", _version))
+    set_policy = verb(
+        ACMS.set_policy, Asks("PATCH policy", one(ResolvedPolicy), context=_somewhere, nulls=True)
+    )
+    close = verb(ACMS.close, _close)
+
+
+class RemoteSession(RemoteView, Writes):
+    """A session at a service: the verbs of `acms.ACMS`, over HTTP.
+
+    Made by `Client.session`. The log is created by the first write. One object is one session; many objects, clients
+    and processes may share one. Every change is sent with a key of its own, so that it has its effect once however
+    often the connection breaks. Which models are used is the service's choice. `close` does nothing: whatever returned
+    is stored, and the connections are the client's. A fork without a `session_id` is named by the key of its call, and
+    the ledger of a recall knows what was chosen from, not the rest of the log.
+    """
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        #: What the last ingested message became; None before the first one.
+        self.last_receipt: MessageReceipt | None = None
+
+    async def __aenter__(self) -> RemoteSession:
+        """Use the session in a block."""
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close the session."""
+
+    def at(self, version: int) -> RemoteView:
+        """Return a read-only view of the session as if its log ended at a version."""
+        return RemoteView(self.log, validation.whole(version, "at"))

@@ -95,6 +95,11 @@ _SAID: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ("choose another session_id", "choose another key"),
         ("tag it with move=True", 'send "move": true'),
         ("tag a version of this log with move=True", 'tag a version of this log, with "move": true'),
+        (
+            r"hand the whole list to sync\(messages\): (.*)",
+            r"POST /api/v1/contexts/{contextId}/sync with the whole list: \1",
+        ),
+        ('insert="append" stores it at the end', '"insert": "append" stores it at the end'),
         ("give tool_call_id", "give toolCallId"),
         (r"give parts=\[ToolResult\(…\)\]", "give parts of the type of a tool's result"),
         ("give a text, tool_calls, tool_call_id or parts", "give content, toolCalls, toolCallId or parts"),

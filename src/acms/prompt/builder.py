@@ -42,6 +42,7 @@ from acms.prompt.manifest import Manifest
 from acms.prompt.render import Rendered, Report, Request
 from acms.prompt.steps import (
     Hint,
+    Inside,
     Plugged,
     Readable,
     Recalling,
@@ -56,7 +57,7 @@ from acms.prompt_types import PromptMessage, Tool
 if TYPE_CHECKING:
     from acms.prompt.pins import PinRegistry
 
-__all__ = ["Content", "Plugin", "Prompt", "Rendered", "Report", "Request"]
+__all__ = ["Builder", "Content", "Plugin", "Prompt", "Rendered", "Report", "Request"]
 
 
 class Keeping(StrEnum):
@@ -77,15 +78,8 @@ class Plugin(Protocol):
         ...
 
 
-class Prompt(Recipe):
-    """A prompt as a recipe: every method returns a new one, and nothing is read before `render`.
-
-    Order of calls is the order of the prompt; only what is recalled stands before the newest message of the user. What
-    the caller writes is required; what is given to `history`, `last`, `truncate`, `omit`, `summary`, `recall` and
-    `pinned_kv` shrinks when the budget is short, the highest priority number first.
-
-    A prompt is bound to one codec. One without is a fragment, to be given to others or merged into them.
-    """
+class Builder(Recipe):
+    """The steps of a prompt; `Prompt` awaits its render, that of `acms.sync` waits for it."""
 
     def __init__(
         self, codec: Codec | None = None, *, on_event: Callable[[Event], object] | None = None
@@ -100,7 +94,7 @@ class Prompt(Recipe):
 
     def __repr__(self) -> str:
         bound = "unbound" if self.codec is None else f"{self.codec.name} {self.codec.model}"
-        return f"<Prompt {bound}, {len(self.steps)} steps>"
+        return f"<{type(self).__name__} {bound}, {len(self.steps)} steps>"
 
     # ── what the caller writes ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -186,12 +180,12 @@ class Prompt(Recipe):
         content: Content,
         *,
         id: str,
-        store: KVMemory,
+        store: KVMemory | Inside,
         summarizer: Summarizer | None = None,
         tokens: int = 400,
         priority: int = SHRINKABLE,
         role: str | Role = Role.SYSTEM,
-        pin: PinRegistry | None = None,
+        pin: PinRegistry | Inside | None = None,
         metadata: Mapping[str, Json] = MappingProxyType({}),
     ) -> Self:
         """Add a content whose oldest messages a summary stands for when room is short; see `acms.summaries.Summaries`.
@@ -204,7 +198,7 @@ class Prompt(Recipe):
         step = SummarisedContent(
             steps,
             validation.key(id, "id"),
-            Summaries(store, summarizer=summarizer, pin=pin, metadata=metadata),
+            Summaries(self._own(store), summarizer=summarizer, pin=self._own(pin), metadata=metadata),
             validation.whole(tokens, "tokens", least=1, most=validation.BUDGET),
             _priority(priority),
             validation.choice(role, Role, "role"),
@@ -213,7 +207,7 @@ class Prompt(Recipe):
 
     def recall(
         self,
-        session: Readable,
+        session: Readable | Inside,
         query: str,
         *,
         tokens: int | None = None,
@@ -243,7 +237,7 @@ class Prompt(Recipe):
         if scope not in ("session", "namespace"):
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
         step = Recalling(
-            _session(session),
+            _session(self._own(session)),
             query,
             None if tokens is None else validation.whole(tokens, "tokens", most=validation.BUDGET),
             _priority(priority),
@@ -277,9 +271,9 @@ class Prompt(Recipe):
         given: dict[str, Any] = {} if strategy is None else {"strategy": strategy}
         return self.use(
             PinnedKV(
-                store=store,
+                store=self._own(store),
                 namespace=namespace,
-                registry=registry,
+                registry=self._own(registry),
                 max_pins=max_pins,
                 role=role,
                 priority=priority,
@@ -292,7 +286,7 @@ class Prompt(Recipe):
     def section(
         self,
         name: str,
-        content: Content | Callable[[Prompt], Prompt],
+        content: Content | Callable[[Self], Self],
         *,
         floor: int = 0,
         ceiling: int | None = None,
@@ -309,7 +303,7 @@ class Prompt(Recipe):
         if ceiling is not None and validation.whole(ceiling, "ceiling", most=validation.BUDGET) < floor:
             raise ValidationError(f"is less than the floor of {floor}", field="ceiling")
         if callable(content):
-            content = _prompt(content(Prompt(self.codec)), "content")
+            content = _prompt(content(type(self)(self.codec)), "content")
         name = validation.name(name, "name")
         if "/" in name:
             raise ValidationError("must not contain a slash", field="name")
@@ -347,7 +341,7 @@ class Prompt(Recipe):
         if (
             isinstance(plugin, type)
             or not callable(getattr(plugin, "render", None))
-            or isinstance(plugin, Prompt)
+            or isinstance(plugin, Builder)
         ):
             raise ValidationError("must be an object with an async method render(request)", field="plugin")
         return self._with(Plugged(plugin, getattr(plugin, "name", None) or type(plugin).__name__.lower()))
@@ -361,7 +355,7 @@ class Prompt(Recipe):
         made, steps = self._read(node, "node")
         return made._with(*steps)
 
-    def merge(self, *prompts: Prompt) -> Self:
+    def merge(self, *prompts: Builder) -> Self:
         """Add everything of other prompts in order, tools too; they must be bound to the same codec or to none."""
         made = self
         for prompt in prompts:
@@ -394,31 +388,12 @@ class Prompt(Recipe):
         )
         return self._with(hint)
 
-    async def render(
-        self,
-        budget: int | None = None,
-        *,
-        after: Rendered | Manifest | None = None,
-        on_event: Callable[[Event], object] | None = None,
-    ) -> Rendered:
-        """Return the request for the provider, with the reasons for everything in it; None as budget leaves all in.
-
-        The whole request is within the budget by the codec's own count, roles, ids and tools included. `after` is an
-        earlier `Rendered` or its manifest: what of it can be read from the provider's cache is predicted. Raises
-        `FitError` when what is required does not fit, `ValidationError` for a budget that is none, and what a store or
-        a plugin raises. The same prompt may be rendered many times at once.
-        """
-        return await rendering.render(
-            self.steps,
-            self.codec,
-            budget,
-            tools=self.offered,
-            read=lambda made: self._read(made, "plugin")[1],
-            after=after,
-            listeners=[one for one in (self._on_event, on_event) if one is not None],
-        )
-
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @staticmethod
+    def _own(value: Any) -> Any:
+        """Return what is read of a session or a store that the caller gave: itself, unless the prompt is a door."""
+        return value
 
     def _with(self, *steps: Step) -> Self:
         """Return a copy with more steps."""
@@ -476,11 +451,46 @@ class Prompt(Recipe):
     def _read(self, content: object, field: str) -> tuple[Self, tuple[Step, ...]]:
         """Return a content as steps, checked, and the prompt bound to the codec that the content is bound to."""
         bound: list[Recipe] = []
-        steps = steps_of(content, field, bound)
+        steps = steps_of(self._own(content), field, bound)
         made = self
         for one in bound:
             made = made._bound(one)
         return made, tuple(steps)
+
+
+class Prompt(Builder):
+    """A prompt as a recipe: every method returns a new one, and nothing is read before `render`.
+
+    Order of calls is the order of the prompt; only what is recalled stands before the newest message of the user. What
+    the caller writes is required; what is given to `history`, `last`, `truncate`, `omit`, `summary`, `recall` and
+    `pinned_kv` shrinks when the budget is short, the highest priority number first.
+
+    A prompt is bound to one codec. One without is a fragment, to be given to others or merged into them.
+    """
+
+    async def render(
+        self,
+        budget: int | None = None,
+        *,
+        after: Rendered | Manifest | None = None,
+        on_event: Callable[[Event], object] | None = None,
+    ) -> Rendered:
+        """Return the request for the provider, with the reasons for everything in it; None as budget leaves all in.
+
+        The whole request is within the budget by the codec's own count, roles, ids and tools included. `after` is an
+        earlier `Rendered` or its manifest: what of it can be read from the provider's cache is predicted. Raises
+        `FitError` when what is required does not fit, `ValidationError` for a budget that is none, and what a store or
+        a plugin raises. The same prompt may be rendered many times at once.
+        """
+        return await rendering.render(
+            self.steps,
+            self.codec,
+            budget,
+            tools=self.offered,
+            read=lambda made: self._read(made, "plugin")[1],
+            after=after,
+            listeners=[one for one in (self._on_event, on_event) if one is not None],
+        )
 
 
 def _text_and_parts(content: str | Sequence[Part]) -> tuple[str, list[Part] | None]:
@@ -504,8 +514,8 @@ def _session(value: object) -> Readable:
     return value
 
 
-def _prompt(value: object, field: str) -> Prompt:
-    if not isinstance(value, Prompt):
+def _prompt(value: object, field: str) -> Builder:
+    if not isinstance(value, Builder):
         raise ValidationError(f"must be a Prompt, not {type(value).__name__}", field=field)
     return value
 

@@ -10,11 +10,11 @@ from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolRe
 from acms.plan.nodes import Atom, Composed, Node, Scope
 from acms.ports import Codec
 from acms.prompt import steps as contents
-from acms.prompt.steps import Fixed, Hint, Log, Readable, Step, WrittenMessage
+from acms.prompt.steps import Fixed, Hint, Inside, Log, Readable, Step, WrittenMessage
 from acms.prompt_types import PromptMessage, Tool
 
 Content: TypeAlias = Union[
-    str, Mapping[str, Any], PromptMessage, Part, Node, Readable, "Recipe", "Sequence[Content]", None
+    str, Mapping[str, Any], PromptMessage, Part, Node, Readable, Inside, "Recipe", "Sequence[Content]", None
 ]
 """What may stand in a prompt.
 
@@ -107,6 +107,5 @@ def _role_of(parts: Sequence[object]) -> Role:
 
 
 def twins(value: object) -> tuple[str, ...]:
-    """Return what to do with a session or a prompt of the blocking door."""
-    inner = getattr(value, "inner", None)
-    return ("from acms.sync import Prompt",) if isinstance(inner, Readable | Recipe) else ()
+    """Return what to do with a session of the blocking door."""
+    return ("from acms.sync import Prompt",) if isinstance(getattr(value, "inner", None), Readable) else ()

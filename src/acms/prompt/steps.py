@@ -108,6 +108,15 @@ class Readable(Protocol):
         ...
 
 
+class Inside(Protocol):
+    """A door of `acms.sync` to a session or a store; a prompt of that module reads what is inside."""
+
+    @property
+    def inner(self) -> Any:
+        """What does the work."""
+        ...
+
+
 class Log(NamedTuple):
     """Messages of a session: all of them, or the newest n."""
 

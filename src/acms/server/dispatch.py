@@ -20,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from acms.errors import MediaTypeError, MethodError, SessionNotFoundError, TooLargeError, ValidationError
 from acms.server import wire
 from acms.server.deadlines import Deadlines, within
-from acms.server.middleware import EXCHANGE, Exchange
+from acms.server.middleware import EXCHANGE, Exchange, slashes
 from acms.server.operation import BASE, Call, Operation, Reply
 from acms.server.service import Service
 
@@ -50,6 +50,9 @@ class _Resource:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         exchange: Exchange = scope[EXCHANGE]
+        if slashes(scope):
+            named: Mapping[str, str] = scope["path_params"]
+            scope["path_params"] = {name: value.replace("%2F", "/") for name, value in named.items()}
         exchange.operation = operation = self._find(scope["method"], scope["path_params"])
         call = await self._read(operation, exchange, scope, receive)
         timed = call.stream is None and operation.media != "application/x-ndjson"

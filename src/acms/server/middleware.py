@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from random import getrandbits
 from time import perf_counter
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -22,7 +23,7 @@ from acms.server import wire
 from acms.server.operation import Operation
 from acms.server.service import Service
 
-__all__ = ["EXCHANGE", "Exchange", "RequestMiddleware"]
+__all__ = ["EXCHANGE", "Exchange", "RequestMiddleware", "slashes"]
 
 EXCHANGE = "acms.exchange"
 """Where the scope of a request keeps its `Exchange`."""
@@ -75,6 +76,11 @@ class Exchange:
         return complete
 
 
+def slashes(scope: Scope) -> bool:
+    """Whether a name in the path holds a slash."""
+    return b"%2f" in (scope.get("raw_path") or b"").lower()
+
+
 class RequestMiddleware:
     """ASGI middleware around a service. It answers HTTP alone: a WebSocket is closed."""
 
@@ -85,6 +91,8 @@ class RequestMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "http":
+            if slashes(scope):  # routes are found by `path`, where it must not look like one between steps
+                scope["path"] = unquote(re.sub("(?i)%2F", "%252F", scope["raw_path"].decode("latin-1")))
             await self._observed(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._app(scope, receive, send)

@@ -9,18 +9,18 @@ from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_type_hints
 
-from pydantic import Field, create_model
+from pydantic import Discriminator, Field, Tag, create_model
 from pydantic.alias_generators import to_camel
 
 from acms.errors import TooLargeError, ValidationError
-from acms.log import validation
+from acms.log import foreign, validation
 from acms.log.read import cover_at
 from acms.model import ANY, Durability, Embedded, Entry, Json, Kind, Part, Role, Seen
 from acms.nouns import PARTS, answered, instant, spelled, text_of, write, write_part
-from acms.results import MessageReceipt
+from acms.results import MessageReceipt, Synced
 from acms.server import wire
 from acms.server.operation import Body, Call, Operations, Query, Reply, Scope
-from acms.server.replies import listed, many
+from acms.server.replies import listed, many, show, single
 from acms.server.routes.contexts import etag
 from acms.server.tenants import Tenant
 
@@ -104,10 +104,44 @@ class MessageBody(Body):
     model: str | None = None
 
 
+_MORE = foreign.KNOWN - foreign.FIELDS - {"model", "idempotency_key"}
+_NAMES = {to_camel(name): name for name in foreign.FIELDS}
+
+
+def _whose(sent: Any) -> str:
+    """Return whether a message is one of ours, or a provider's as it is."""
+    theirs = isinstance(sent, Mapping) and (
+        not sent.keys().isdisjoint(_MORE) or ("role" in sent and not isinstance(sent.get("content", ""), str))
+    )
+    return "[theirs]" if theirs else "[ours]"
+
+
+def _either(schema: dict[str, Any]) -> None:
+    schema["anyOf"] = schema.pop("oneOf", schema.get("anyOf"))
+
+
+Sent = Annotated[
+    Annotated[MessageBody, Tag("[ours]")] | Annotated[dict[str, Any], Tag("[theirs]")],
+    Discriminator(_whose),
+    Field(json_schema_extra=_either),
+]
+"""A message of ours, or one of Chat Completions, an item of Responses or a message of Anthropic, as it is."""
+
+
 class AppendBody(Body):
     """Messages to be appended in order, all or none."""
 
-    messages: Annotated[list[MessageBody], Field(min_length=1)]
+    messages: Annotated[list[Sent], Field(min_length=1)]
+
+
+class SyncBody(Body):
+    """A list of messages as a framework holds it."""
+
+    messages: list[Sent]
+    #: What becomes of messages that the list no longer has; those in front of it are never taken back.
+    gone: Literal["keep", "retract"] = "keep"
+    #: What becomes of a message that stands before older ones: a log grows only at its end.
+    insert: Literal["append", "refuse"] = "append"
 
 
 # ── what goes out ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -172,7 +206,8 @@ async def append_messages(call: Call[None, AppendBody]) -> Reply:
     """Append messages, all or none.
 
     They get the next versions, in order, and one time unless they bring their own. With an `Idempotency-Key`, or a
-    `key` on each message, the same request again changes nothing and answers what is stored, with `repeated`. With
+    `key` on each message, the same request again changes nothing and answers what is stored, with `repeated`. A message
+    of a provider may be sent as it is: it becomes several where it holds several results of tools. With
     `If-Match`, an ETag of the context, nothing is appended once another message came: 412.
     """
     limits, messages = call.config.limits, call.body.messages
@@ -181,20 +216,49 @@ async def append_messages(call: Call[None, AppendBody]) -> Reply:
         raise TooLargeError(f"has {len(messages)} messages, the limit is {limits.batch}", field="messages")
     now = datetime.now(UTC)
     drafts = [_draft(index, one, limits.message_bytes, now) for index, one in enumerate(messages)]
+    theirs = any(isinstance(one, dict) for one in messages)
     seen = _seen(call.headers)
     session = await call.tenant.session(context)
     receipts = await session.ingest_many(
         drafts, idempotency_key=_key(call.idempotency_key), last_message=seen
     )
-    if receipts[0].repeated:
-        return await _repeated(call.tenant, receipts)
+    if receipts[0].repeated or theirs:
+        return await _read_back(call.tenant, receipts)
     said = instant(now)
     data = [_stored(context, draft, receipt, said) for draft, receipt in zip(drafts, receipts, strict=True)]
     return Reply(body={"data": data}, headers={"ETag": f'"{receipts[-1].message_id}"'})
 
 
-def _draft(index: int, one: MessageBody, most: int, now: datetime) -> dict[str, Any]:
-    """Return the arguments of `ingest`; what they hold is checked there."""
+@operations(
+    "POST",
+    "/contexts/{context_id}/sync",
+    scope=Scope.APPEND,
+    body=SyncBody,
+    reply=single(Synced),
+    audited=False,
+    example={"messages": [{"role": "user", "content": "Which database should the orders service use?"}]},
+)
+async def sync_messages(call: Call[None, SyncBody]) -> Reply:
+    """Make the log hold a list of messages as a framework keeps it, all or nothing; the answer says what that took.
+
+    What is new is appended, what says something else under its `key` or `id` is replaced, and what ACMS wrote into a
+    prompt is passed over. A list that was trimmed at its start takes nothing back; with `gone` everything else that
+    is missing is retracted. The same list again changes nothing. 409 with `insert` when a message stands before older
+    ones.
+    """
+    body, now = call.body, datetime.now(UTC)
+    most = call.config.limits.message_bytes
+    drafts = [_draft(index, one, most, now) for index, one in enumerate(body.messages)]
+    session = await call.tenant.session(call.path["context_id"])
+    return show(await session.sync(drafts, gone=body.gone, insert=body.insert))
+
+
+def _draft(index: int, one: MessageBody | dict[str, Any], most: int, now: datetime) -> dict[str, Any]:
+    """Return the arguments of `ingest`, or a provider's message; what they hold is checked there."""
+    if isinstance(one, dict):
+        if (size := len(wire.written(one))) > most:
+            raise TooLargeError(f"has {size} bytes, the limit is {most}", field=f"messages[{index}]")
+        return {"created_at": now} | {_NAMES.get(name, name): value for name, value in one.items()}
     draft: dict[str, Any] = {"role": one.role, "content": one.content, "created_at": now}
     given, size = one.model_fields_set, _bytes(one.content)
     if not given <= _PLAIN:
@@ -292,15 +356,15 @@ def _stored(
     return stored
 
 
-async def _repeated(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Reply:
-    """Answer what is stored: it may say more than what was sent again, or less since it was erased."""
+async def _read_back(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Reply:
+    """Answer what is stored: it may say something else than what was sent, or less since it was erased."""
     entries = await tenant.handle.get([one.message_id for one in receipts])
     data = [
         {
             **write(entry, BriefEntry),
             "durability": one.durability,
             "embedded": one.embedded,
-            "repeated": True,
+            "repeated": one.repeated,
         }
         for one, entry in zip(receipts, entries, strict=True)
         if entry is not None

@@ -1,0 +1,156 @@
+"""The loop behind `acms.sync`: one event loop in a background thread, and the doors that wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from acms.errors import HandleError
+
+__all__ = ["Block", "Door", "around", "blocking", "made", "over", "read", "returns", "run", "stepping"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+D = TypeVar("D", bound="Door")
+
+
+class _Portal:
+    """One event loop in a daemon thread, started by its first call and again after `os.fork()`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine to its end; interrupting the caller cancels it."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            work.close()
+            raise HandleError(
+                "acms.sync blocks the event loop it is called from", options=("await acms.ACMS",)
+            )
+        future = asyncio.run_coroutine_threadsafe(work, self._running())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():
+                self._loop = asyncio.new_event_loop()
+                self._pid = os.getpid()
+                threading.Thread(target=self._loop.run_forever, name="acms-portal", daemon=True).start()
+            return self._loop
+
+
+run = _Portal().run
+
+
+class Door:
+    """What blocking code holds: the object `inner`, which awaits, does the work on the portal's loop."""
+
+    inner: Any
+
+    def __init__(self, /, *given: Any, **named: Any) -> None:
+        (self.inner,) = given
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
+
+class Block(Door):
+    """A door that is opened and closed."""
+
+    def __enter__(self) -> Self:
+        """Open it for a block."""
+        run(self.inner.__aenter__())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close it."""
+        run(self.inner.__aexit__(*error))
+
+
+def around(kind: type[D], inner: Any) -> D:
+    """Return a door to an object that is there."""
+    found = kind.__new__(kind)
+    found.inner = inner
+    return found
+
+
+def over(kind: Callable[..., T]) -> Callable[[Any, T], None]:
+    """Return the `__init__` of a door that is given what it is around."""
+
+    def __init__(self: Any, inner: T) -> None:
+        self.inner = inner
+
+    __init__.__annotations__["inner"] = kind
+    return __init__
+
+
+def made(inner: Callable[P, Any]) -> Callable[Concatenate[Any, P], None]:
+    """Return the `__init__` of a door that makes what it is around."""
+
+    @wraps(inner.__init__)
+    def __init__(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        self.inner = inner(*args, **kwargs)
+
+    return __init__
+
+
+def read(name: str, doc: str) -> Any:
+    """Return a property that reads what the object inside has under a name."""
+    return property(lambda door: getattr(door.inner, name), doc=doc)
+
+
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, P], R]:
+    """Return a method that waits for the one of the object inside."""
+
+    @wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return run(getattr(self.inner, method.__name__)(*args, **kwargs))
+
+    return call
+
+
+def stepping(
+    method: Callable[Concatenate[Any, P], AsyncGenerator[R]],
+) -> Callable[Concatenate[Any, P], Iterator[R]]:
+    """Return a method that yields what the one of the object inside yields, one step of the loop at a time."""
+
+    @wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+        items = method(self.inner, *args, **kwargs)
+
+        async def step() -> tuple[R, ...]:
+            async for one in items:
+                return (one,)
+            return ()
+
+        try:
+            while found := run(step()):
+                yield found[0]
+        finally:
+            run(items.aclose())
+
+    returns(call, str(inspect.signature(method).return_annotation).replace("AsyncGenerator", "Iterator"))
+    return call
+
+
+def returns(function: Callable[..., Any], kind: str) -> None:
+    """Let a function show that it returns a kind."""
+    function.__dict__["__signature__"] = inspect.signature(function).replace(return_annotation=kind)

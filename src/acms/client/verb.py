@@ -1,0 +1,241 @@
+"""A verb, described once: the session's method, and what it asks a service for.
+
+From one description come the verb of a remote session, which awaits, and those of the blocking doors, each with the
+signature and the docstring of the method: an editor and a type checker see them too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import KW_ONLY, dataclass
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
+from uuid import uuid4
+
+from acms.client import nouns
+from acms.client.log import Log
+from acms.client.portal import Door, around, blocking, returns
+from acms.client.transport import Answer, Transport, path
+from acms.errors import SessionNotFoundError
+from acms.model import EMPTY
+from acms.nouns import camel
+from acms.session import ACMS
+from acms.view import View
+
+__all__ = ["Asks", "Given", "Remote", "Verb", "branching", "fill", "many", "one", "plain", "verb"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+D = TypeVar("D", bound=Door)
+
+Given: TypeAlias = dict[str, Any]
+"""The arguments of a call by their names, defaults too."""
+_PAGE = 500
+"""Things of a list that are asked for at a time."""
+
+
+class UnwrittenError(SessionNotFoundError):
+    """Nothing was ever written to the session."""
+
+
+class Remote:
+    """A log at a service, at its head or at a past version."""
+
+    def __init__(self, log: Log, at: int | None = None) -> None:
+        self.log = log
+        self._at = at
+
+    @property
+    def ends_at(self) -> int | None:
+        """The version at which it ends; None for a session, which goes on."""
+        return self._at
+
+
+def _unwritten(of: Remote) -> View:
+    """Return a session that nothing was written to: it answers for a log that is not there yet."""
+    session = ACMS(of.log.session_id, "memory://", None, namespace=of.log.namespace)
+    return session if of.ends_at is None else session.at(of.ends_at)
+
+
+Ask: TypeAlias = Callable[[Any, Given], Coroutine[Any, Any, R]]
+"""How a remote session does a verb: it is given the session and the arguments."""
+
+
+# ── a verb on every door ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Verb(Generic[P, R]):
+    """A verb of a session: awaited where the session is remote, waited for on the doors of `acms.sync`."""
+
+    def __init__(self, method: Callable[..., Any], ask: Ask[Any] | None, *, branches: bool = False) -> None:
+        self._method = method
+        self._ask = ask
+        #: Whether it makes another session.
+        self.branches = branches
+
+    @overload
+    def __get__(self, of: None, owner: Any = None) -> Verb[P, R]: ...
+    @overload
+    def __get__(self, of: Door, owner: Any = None) -> Callable[P, R]: ...
+    @overload
+    def __get__(self, of: object, owner: Any = None) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    def __get__(self, of: object, owner: Any = None) -> Any:
+        return self  # of a class that is no door: those have what `on` returns
+
+    def on(self, door: type) -> Callable[..., Any]:
+        """Return the method of a door."""
+        if not issubclass(door, Door):
+            return self._remote()
+        call = blocking(self._method)
+        if not self.branches:
+            return call
+
+        @wraps(self._method)
+        def branch(self: Door, /, *given: Any, **named: Any) -> Door:
+            return around(type(self), call(self, *given, **named))
+
+        return branch
+
+    def _remote(self) -> Callable[..., Any]:
+        ask = self._ask
+        assert ask is not None, f"{self._method.__name__} has no operation"
+        signature = inspect.signature(self._method)
+        open_ended = [name for name, one in signature.parameters.items() if one.kind is one.VAR_KEYWORD]
+
+        @wraps(self._method)
+        async def call(*given: Any, **named: Any) -> Any:
+            bound = signature.bind(*given, **named)
+            bound.apply_defaults()
+            arguments = dict(bound.arguments)
+            of: Remote = arguments.pop("self")
+            for name in open_ended:
+                arguments |= arguments.pop(name)
+            try:
+                return await ask(of, arguments)
+            except UnwrittenError:
+                return await self._method(_unwritten(of), *given[1:], **named)
+
+        return call
+
+
+class Branching(Generic[P]):
+    """A verb that makes another session, of the kind that it is asked of."""
+
+    @overload
+    def __get__(self, of: D, owner: Any = None) -> Callable[P, D]: ...
+    @overload
+    def __get__(self, of: T, owner: Any = None) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, of: object, owner: Any = None) -> Any:
+        return self
+
+
+def verb(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], ask: Ask[R] | None = None
+) -> Verb[P, R]:
+    """Describe a verb: the method of a session in this process, and what a remote one does instead."""
+    return Verb(method, ask)
+
+
+def branching(method: Callable[Concatenate[Any, P], Any], ask: Ask[Any]) -> Branching[P]:
+    """Describe a verb that makes another session."""
+    return cast("Branching[P]", Verb(method, ask, branches=True))
+
+
+def fill(door: type) -> None:
+    """Give a door its methods: one for each verb that it inherits."""
+    for name in dir(door):
+        found = inspect.getattr_static(door, name)
+        if isinstance(found, Verb):
+            method = found.on(door)
+            method.__qualname__ = f"{door.__name__}.{name}"
+            if found.branches:
+                returns(method, door.__name__)
+            setattr(door, name, method)
+
+
+# ── what a verb asks for ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Asks(Generic[R]):
+    """An operation of the service: what is sent to it, and how its answer is read."""
+
+    #: `"GET entries/{id}"`, below the context. Arguments that the path does not name go into the query of a GET or a
+    #: DELETE, else into the body; what is None is left out.
+    line: str
+    #: Reads the answer, for the session that asked.
+    reply: Callable[[Answer, Any], R]
+    _: KW_ONLY
+    #: Checks the arguments, and says them in the words of the operation.
+    prepare: Callable[[Any, Given], Mapping[str, Any]] | None = None
+    #: Returns the context that is asked, where that is not simply the session's; None when there is none yet.
+    context: Callable[[Any, Given], Awaitable[str | None]] | None = None
+    #: Whether the answer is a list that is read to its end.
+    pages: bool = False
+    #: Whether it knows no past versions.
+    timeless: bool = False
+    #: Whether None is said too.
+    nulls: bool = False
+    #: Whether it may be done twice under its key, which is the same at every attempt; else it is sent again only when
+    #: it surely did nothing.
+    again: bool = True
+
+    async def __call__(self, of: Any, given: Given, headers: Mapping[str, str] = EMPTY) -> R:
+        """Ask it for a session, with the arguments of a call."""
+        said = dict(self.prepare(of, given) if self.prepare else given)
+        context = await (self.context(of, given) if self.context else of.log.find())
+        if context is None:
+            raise UnwrittenError(f"the session {of.log.session_id!r} does not exist yet")
+        if not self.timeless and of.ends_at is not None:
+            said["at_version"] = of.ends_at
+        if self.pages:
+            said["limit"] = _PAGE
+        answer = await self._send(of.log.transport, context, said, headers)
+        if self.pages:
+            found = nouns.value(list, answer.body, "data")
+            while (cursor := nouns.value(object, answer.body, "nextCursor")) is not None:
+                answer = await self._send(of.log.transport, context, {**said, "cursor": cursor}, headers)
+                found += nouns.value(list, answer.body, "data")
+            answer.body["data"] = found
+        return self.reply(answer, of)
+
+    async def _send(
+        self, transport: Transport, context: str, said: Given, headers: Mapping[str, str]
+    ) -> Answer:
+        method, _, place = self.line.partition(" ")
+        steps = place.split("/") if place else []
+        named = [step[1:-1] for step in steps if step.startswith("{")]
+        parts = [said[step[1:-1]] if step.startswith("{") else step for step in steps]
+        rest = {
+            camel(name): value
+            for name, value in said.items()
+            if name not in named and (self.nulls or value is not None)
+        }
+        asked = {"query": rest} if method in ("GET", "DELETE") else {"body": rest}
+        once = headers if method == "GET" else {"idempotency-key": uuid4().hex, **headers}
+        place = path("contexts", context, *parts)
+        return await transport.call(method, place, headers=once, again=self.again, **asked)
+
+
+def one(kind: type[T], *below: str) -> Callable[[Answer, Any], T]:
+    """Return what reads one noun, from what stands below these names."""
+
+    def reply(answer: Answer, _: Any) -> T:
+        found = answer.data
+        for name in below:
+            found = nouns.value(object, found, name)
+        return nouns.noun(kind, found)
+
+    return reply
+
+
+def many(kind: type[T]) -> Callable[[Answer, Any], list[T]]:
+    """Return what reads a list of nouns."""
+    return lambda answer, _: nouns.nouns(kind, answer.data)
+
+
+def plain(kind: type[T], name: str) -> Callable[[Answer, Any], T]:
+    """Return what reads the value under a name."""
+    return lambda answer, _: nouns.value(kind, answer.data, name)
