@@ -235,7 +235,6 @@ async def append_messages(call: Call[None, AppendBody]) -> Reply:
     scope=Scope.APPEND,
     body=SyncBody,
     reply=single(Synced),
-    audited=False,
     example={"messages": [{"role": "user", "content": "Which database should the orders service use?"}]},
 )
 async def sync_messages(call: Call[None, SyncBody]) -> Reply:
