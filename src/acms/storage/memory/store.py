@@ -36,7 +36,7 @@ from acms.model import (
     Record,
     Retry,
     Search,
-    Standing,
+    SessionHead,
     State,
 )
 from acms.storage import append_rules, handles, records, search
@@ -286,10 +286,10 @@ class MemoryStorage:
         shown = tuple(found[: query.limit])
         return Page(items=shown, next_after=shown[-1].id if len(found) > query.limit else None)
 
-    async def standings(self, namespace: str) -> list[Standing]:
+    async def heads(self, namespace: str) -> list[SessionHead]:
         """Return where each live context of a namespace stands, oldest first."""
         return [
-            Standing(
+            SessionHead(
                 one.context.id,
                 one.context.key,
                 one.context.counter,
