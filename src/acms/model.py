@@ -54,9 +54,9 @@ __all__ = [
     "Role",
     "Search",
     "Seen",
+    "SessionHead",
     "Source",
     "Span",
-    "Standing",
     "State",
     "Text",
     "ToolCall",
@@ -524,7 +524,7 @@ class ContextQuery:
     limit: int = 100
 
 
-class Standing(NamedTuple):
+class SessionHead(NamedTuple):
     """Where one session of a namespace stands: what a search across sessions asks of its head and its settings."""
 
     context: str

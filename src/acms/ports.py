@@ -42,7 +42,7 @@ from acms.model import (
     Retry,
     Role,
     Search,
-    Standing,
+    SessionHead,
     State,
 )
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
@@ -59,12 +59,12 @@ __all__ = [
     "Frame",
     "Handle",
     "HasBackup",
+    "HasHeads",
     "HasHints",
     "HasIntegrity",
     "HasMigrations",
     "HasRecords",
     "HasSpaces",
-    "HasStandings",
     "KVMemory",
     "Progress",
     "ReflectionRequest",
@@ -545,10 +545,10 @@ class HasRecords(Protocol):
 
 
 @runtime_checkable
-class HasStandings(Protocol):
+class HasHeads(Protocol):
     """A store that tells in one read where all sessions of a namespace stand."""
 
-    async def standings(self, namespace: str) -> list[Standing]:
+    async def heads(self, namespace: str) -> list[SessionHead]:
         """Return where each live context of a namespace stands, in the order in which they were created."""
         ...
 

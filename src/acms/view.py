@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -140,43 +141,54 @@ class View:
         if budget is not None and token_budget is not None:
             raise TypeError("recall() takes budget or token_budget, not both")
         shared = self._shared
-        budget = budget if token_budget is None else token_budget
-        budget = validation.budget(shared.config.recall.token_budget if budget is None else budget)
-        if isinstance(exclude, str):
-            raise ValidationError("must be a list of ids, not a string", field="exclude")
-        asked = request.Recall(
-            query=validation.text(query, "query"),
-            budget=budget,
+        context = await self._find()
+        named, budget = ("token_budget", token_budget) if budget is None else ("budget", budget)
+        budget = shared.config.recall.token_budget if budget is None else budget
+        asked = replace(
+            self._asking(query, budget, named),
             include_current=include_current_episode,
             min_relevance=validation.fraction(min_relevance, "min_relevance"),
-            exclude=frozenset(exclude),
+            exclude=validation.ids(exclude, "exclude"),
             floor=shared.config.recall.current_episode_budget_pct,
-            weights=shared.config.marker_weights,
-            markers=own_terms(shared.patterns),
-            namespace=shared.namespace if scope == "namespace" else None,
+            namespace=self._everywhere(scope),
             where=None if where is None else request.where(where),
-            home=shared.namespace,
             limit=None if limit is None else validation.whole(limit, "limit", least=1),
-            profile=shared.namespace if self._at is None else None,
             superseded=bool(include_superseded),
             relevant=bool(relevant_only),
+        )
+        if context is None and asked.namespace is None and not await self._profile():
+            return shared.show("recall", self._blank(asked.budget))
+        return shared.show("recall", await pipeline.recall(shared.reader(), context, self._at, asked))
+
+    def _asking(self, query: str, budget: int, named: str = "budget") -> request.Recall:
+        """Return what is asked by every recall of this session."""
+        shared = self._shared
+        return request.Recall(
+            query=validation.text(query, "query"),
+            budget=validation.budget(budget, named),
+            weights=shared.config.marker_weights,
+            markers=own_terms(shared.patterns),
+            home=shared.namespace,
+            profile=shared.namespace if self._at is None else None,
             rerank=shared.candidates,
         )
+
+    def _everywhere(self, scope: str) -> str | None:
+        """Return the namespace whose sessions are all asked; None for this session alone."""
         if scope not in ("session", "namespace"):
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
-        if scope == "namespace" and self._at is not None:
+        if scope == "session":
+            return None
+        if self._at is not None:
             raise ValidationError("a past version of one session has no namespace around it", field="scope")
-        if asked.namespace == validation.UNNAMED:
+        if self.namespace == validation.UNNAMED:
             raise ValidationError(
                 f"the sessions of the namespace {validation.UNNAMED!r} may be anybody's,"
                 " and one must not find what another has said",
                 field="scope",
                 options=('open the session in a namespace of its user or project: namespace="user:123"',),
             )
-        context = await self._find()
-        if context is None and asked.namespace is None and not await self._profile():
-            return shared.show("recall", self._blank(asked.budget))
-        return shared.show("recall", await pipeline.recall(shared.reader(), context, self._at, asked))
+        return self.namespace
 
     async def _profile(self) -> bool:
         """Whether the namespace has a profile."""
@@ -216,15 +228,8 @@ class View:
         and a newest tool call do not fit.
         """
         shared = self._shared
-        asked = request.Recall(
-            query=validation.text(query, "query"),
-            budget=validation.budget(budget, "budget"),
-            weights=shared.config.marker_weights,
-            markers=own_terms(shared.patterns),
-            profile=shared.namespace if self._at is None else None,
-            rerank=shared.candidates,
-        )
         context = await self._find()
+        asked = self._asking(query, budget)
         if context is None:
             shared.show("messages", self._blank(asked.budget))
             return []

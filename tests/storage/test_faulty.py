@@ -4,7 +4,7 @@ import pytest
 
 from acms.errors import StorageBusyError, StorageError
 from acms.model import ContextQuery, JobDraft, JobQuery, Search, State
-from acms.ports import HasRecords, HasStandings, StorageBackend
+from acms.ports import HasHeads, HasRecords, StorageBackend
 from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, WrapperStorage, open_storage
 from acms.testing import StorageBackendTests, run_story, sound
 from acms.testing.logs import fork, new, put, said, stream
@@ -97,11 +97,11 @@ async def test_every_method_of_the_protocol_can_fail():
         "jobs": lambda: store.jobs(JobQuery()),
         "record": lambda: store.record(context.id, "a"),
         "put_record": lambda: store.put_record(context.id, "a", {}, rev=0),
-        "standings": lambda: store.standings("default"),
+        "heads": lambda: store.heads("default"),
     }
     promised = {
         name
-        for protocol in (StorageBackend, HasRecords, HasStandings)
+        for protocol in (StorageBackend, HasRecords, HasHeads)
         for name, of in vars(protocol).items()
         if callable(of) and not name.startswith("_")
     }
@@ -123,7 +123,7 @@ class Bare:
 
 @pytest.mark.parametrize("wrapper", [WrapperStorage, CachedStorage, FaultyStorage])
 def test_a_wrapper_keeps_records_only_when_the_store_inside_does(wrapper):
-    for protocol in (HasRecords, HasStandings):
+    for protocol in (HasRecords, HasHeads):
         assert isinstance(wrapper(wrapper(MemoryStorage())), protocol)
         assert not isinstance(wrapper(wrapper(Bare())), protocol)
     with pytest.raises(ValueError, match="put_record"):

@@ -183,6 +183,13 @@ def moment(value: datetime | str, field: str = "created_at") -> datetime:
         raise ValidationError("is out of range", field=field) from error
 
 
+def ids(values: Iterable[str], field: str) -> frozenset[str]:
+    """Return some ids; a string alone would be taken for its characters."""
+    if isinstance(values, str):
+        raise ValidationError("must be a list of ids, not a string", field=field)
+    return frozenset(values)
+
+
 def metadata(value: Mapping[str, Json] | None, field: str = "metadata") -> Mapping[str, Json]:
     """Return a plain copy of a JSON object within the limits on size, depth and number of keys."""
     if not value:

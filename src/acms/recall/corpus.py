@@ -213,7 +213,7 @@ class Field:
             return places[place + 1 :]
         return np.flatnonzero(self._later(self.document(place), places > place))
 
-    def said_after(self, document: int) -> Ints:
+    def later_than(self, document: int) -> Ints:
         """Return the places of what was said after a document, which may be a fact."""
         return np.flatnonzero(self._later(document, self.documents(np.arange(len(self))) > document))
 

@@ -77,11 +77,11 @@ THREAD_ABOVE = 4_096
 IDLE_SECONDS = 0.02
 """How long after a message its card is written."""
 FLUSH = 64
-"""Cards of one log that are stored together."""
+"""IndexRecords of one log that are stored together."""
 UNSTORED = 1_024
-"""Cards of all logs that may wait to be stored."""
+"""IndexRecords of all logs that may wait to be stored."""
 KEPT = 4_096
-"""Cards kept in memory until an index takes them."""
+"""IndexRecords kept in memory until an index takes them."""
 
 
 LEARNED = 1_024
@@ -94,8 +94,8 @@ COVERS = 256
 
 NO_ROWS: list[Derived] = []
 
-Cards: TypeAlias = tuple[list[bytes | None], list[int]]
-"""Cards of versions that follow each other, and which of these versions are gone."""
+IndexRecords: TypeAlias = tuple[list[bytes | None], list[int]]
+"""IndexRecords of versions that follow each other, and which of these versions are gone."""
 
 
 class InForce(NamedTuple):
@@ -144,7 +144,7 @@ class Indexes:
         self._locks: WeakValueDictionary[str, Building] = WeakValueDictionary()
         #: What was ingested here and has no card yet: (context, epoch, version, id, draft).
         self._written: deque[tuple[str, int, int, str, Draft]] = deque()
-        #: Cards that no index has taken yet, with the epoch they were written under, and those not yet stored.
+        #: IndexRecords that no index has taken yet, with the epoch they were written under, and those not yet stored.
         self._fresh: OrderedDict[tuple[str, int], tuple[int, bytes]] = OrderedDict()
         self._unstored: dict[str, list[tuple[int, bytes]]] = {}
         self._waiting = 0
@@ -242,7 +242,7 @@ class Indexes:
         self._timer = None
         return not any(lock.locked() for lock in self._locks.values())
 
-    async def write_cards(self) -> None:
+    async def write_records(self) -> None:
         """Write what cards wait to be written, and hand them to the store where they are many."""
         if self._written:
             self.work(len(self._written))
@@ -276,7 +276,7 @@ class Indexes:
         self, context: str, head: Head, version: int, cover: Cover, spaces: Sequence[str]
     ) -> Field:
         """Return the index of a log at a version, caught up with a head row."""
-        await self.write_cards()
+        await self.write_records()
         root, inherited, _ = await self.lineage(context)
         lock = self._locks.setdefault(root, Building())
         async with lock:
@@ -369,7 +369,7 @@ class Indexes:
                 )
 
         if len(rows) > THREAD_ABOVE:
-            await lock.aside(add)
+            await lock.off_loop(add)
         else:
             add()
 
@@ -386,23 +386,23 @@ class Indexes:
         kept = head.messages >= SMALL  # by the segment; what is built anew each time may need a card again
         after = sight.seen.get(index_record.SPACE, 0)
         for part, (own, gone) in zip(
-            parts, await self.cards(context, wanted, head, after, kept), strict=True
+            parts, await self.index_records(context, wanted, head, after, kept), strict=True
         ):
             part.blanked.update(version - part.base - 1 for version in gone)
             if len(own) > THREAD_ABOVE:
-                await lock.aside(partial(part.extend, own))
+                await lock.off_loop(partial(part.extend, own))
             else:
                 part.extend(own)
         sight.seen[index_record.SPACE] = head.derived
         return True
 
-    async def cards(
+    async def index_records(
         self, context: str, wanted: Sequence[tuple[str, int, int]], head: Head, after: int, taken: bool
-    ) -> list[Cards]:
+    ) -> list[IndexRecords]:
         """Return the cards of some versions of a log, by owner, first and last; of what is gone empty ones.
 
-        Those that are stored are read above `after`, the others written anew. Cards in memory are let go when they are
-        `taken`.
+        Those that are stored are read above `after`, the others written anew. Those in memory are let go
+        when they are `taken`.
         """
         found: dict[int, bytes] = {}
         live: set[int] = set()
@@ -417,7 +417,7 @@ class Indexes:
         if any(start not in found for _, start, _ in wanted):
             for row in await self.storage.derived(context, index_record.SPACE, after=after):
                 found.setdefault(row.version, row.data)
-        answer: list[Cards] = []
+        answer: list[IndexRecords] = []
         for owner, start, end in wanted:
             own = [found.get(version) for version in range(start, end + 1)]
             # Where anything was ever erased or has expired, a stored card does not say that its entry is still there.

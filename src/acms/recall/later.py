@@ -56,7 +56,7 @@ def above_facts(ranking: Ranking, known: Known) -> None:
         document = known.field.document(place)
         if known.relevance[place] > 0:
             # By versions: an edit stands where its message did.
-            later = _nearest(field, ranking, document, field.said_after(document))
+            later = _nearest(field, ranking, document, field.later_than(document))
             if later is not None:
                 known.later[place] = field.document(later) + 1
                 ranking.lift(later, known.relevance[place], known.worth(place) + ABOVE)

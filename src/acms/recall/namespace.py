@@ -22,11 +22,11 @@ from acms.log.encoding import entry_id, locate
 from acms.log.in_force import NONE, Cover, Doc, Stale
 from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE
-from acms.model import ContextQuery, Derived, Head, Kind, Standing
-from acms.ports import HasStandings, StorageBackend
+from acms.model import ContextQuery, Derived, Head, Kind, SessionHead
+from acms.ports import HasHeads, StorageBackend
 from acms.recall.corpus import Field, present, reading_order
 from acms.recall.index import Ints, Segment, Snapshot
-from acms.recall.index_cache import Cards, Indexes
+from acms.recall.index_cache import Indexes, IndexRecords
 from acms.runtime.threads import Building
 from acms.text import index_record
 
@@ -148,7 +148,7 @@ class _News:
 
     log: _Log
     head: Head
-    cards: Cards
+    cards: IndexRecords
     vectors: dict[str, list[Derived]]
     #: `Head.derived` before it was read, where rows of a space could be had.
     seen: dict[str, int]
@@ -180,18 +180,18 @@ class Index:
 
     async def field(self, counter: str, spaces: Sequence[str], context: str | None) -> tuple[Field, Stale]:
         """Return what is in force in all sessions, as one of them sees it, and what of it is no longer so."""
-        await self._indexes.write_cards()
+        await self._indexes.write_records()
         async with self._lock:
-            stood = await _standings(self._indexes.storage, self._namespace)
+            stood = await _heads(self._indexes.storage, self._namespace)
             stamp = stood, counter, context, tuple(spaces), self._indexes.lessons
             if self._made is not None and self._made[0] == stamp:
                 return self._made[1]
-            standings = [one for one in stood if one.counter == counter and one.key != PROFILE]
+            heads = [one for one in stood if one.counter == counter and one.key != PROFILE]
             # Of a reader that is no live session of this namespace any more nothing is its own.
-            own = next((one for one in standings if one.context == context), None)
+            own = next((one for one in heads if one.context == context), None)
             inherited = () if own is None else (await self._indexes.lineage(own.context))[1]
-            await self._refresh(standings, own, inherited, spaces)
-            made = await self._field(standings, own, inherited)
+            await self._refresh(heads, own, inherited, spaces)
+            made = await self._field(heads, own, inherited)
             self._made = stamp, made
             return made
 
@@ -199,20 +199,20 @@ class Index:
 
     async def _refresh(
         self,
-        standings: Sequence[Standing],
-        own: Standing | None,
+        heads: Sequence[SessionHead],
+        own: SessionHead | None,
         inherited: Sequence[tuple[str, int]],
         spaces: Sequence[str],
     ) -> None:
         """Read of every log what came since."""
-        live = sum(len(self._logs[one.context].documents) for one in standings if one.context in self._logs)
+        live = sum(len(self._logs[one.context].documents) for one in heads if one.context in self._logs)
         if (
             self.shelf.count > 2 * live + THREAD_ABOVE
         ):  # most of it is of logs that are gone, or were erased in
             self._begin()
-        here = {one.context for one in standings}
+        here = {one.context for one in heads}
         wanted = [
-            _Wanted(one.context, one.context, one.fork + 1, one.version, tuple(one[4:8])) for one in standings
+            _Wanted(one.context, one.context, one.fork + 1, one.version, tuple(one[4:8])) for one in heads
         ]
         first = 1
         for owner, last in inherited:
@@ -232,9 +232,9 @@ class Index:
         came = sum(len(one.cards[0]) for one in news)
         if came > max(self.shelf.count, ANEW) and self.shelf.count:  # made anew in one piece, it is faster
             self._begin()
-            await self._refresh(standings, own, inherited, spaces)
+            await self._refresh(heads, own, inherited, spaces)
         elif came > THREAD_ABOVE:
-            await self._lock.aside(partial(self._add, news))
+            await self._lock.off_loop(partial(self._add, news))
         else:
             self._add(news)
 
@@ -257,10 +257,12 @@ class Index:
                 log = _Log(-1, one.first, head.epoch)
             last = head.version if one.via == one.owner else one.last
             start = _ends(log) + 1
-            cards: Cards = ([], [])
+            cards: IndexRecords = ([], [])
             if start <= last:
                 after = log.seen.get(index_record.SPACE, 0)
-                (cards,) = await indexes.cards(one.via, [(one.owner, start, last)], head, after, taken=False)
+                (cards,) = await indexes.index_records(
+                    one.via, [(one.owner, start, last)], head, after, taken=False
+                )
             news = _News(log, head, cards, {}, {index_record.SPACE: head.derived})
             news.learned = indexes.learned(one.via)
             for space in spaces:
@@ -319,12 +321,12 @@ class Index:
     # ── what one session sees ───────────────────────────────────────────────────────────────────────────────────────
 
     async def _field(
-        self, standings: Sequence[Standing], own: Standing | None, inherited: Sequence[tuple[str, int]]
+        self, heads: Sequence[SessionHead], own: SessionHead | None, inherited: Sequence[tuple[str, int]]
     ) -> tuple[Field, Stale]:
         shelf, upto = self.shelf, dict(inherited)
         others = [
             (one.context, log)
-            for one in standings
+            for one in heads
             if one is not own and not one.private and (log := self._logs.get(one.context)) is not None
         ]
         minutes = shelf.columns["minute"]
@@ -395,11 +397,11 @@ def _above(shelf: Shelf, documents: Ints, version: int) -> Ints:
     return documents[shelf.version[documents] > version] if version else documents
 
 
-async def _standings(storage: StorageBackend, namespace: str) -> list[Standing]:
+async def _heads(storage: StorageBackend, namespace: str) -> list[SessionHead]:
     """Return where the sessions of a namespace stand, oldest first."""
-    if isinstance(storage, HasStandings):
-        return await storage.standings(namespace)
-    found: list[Standing] = []
+    if isinstance(storage, HasHeads):
+        return await storage.heads(namespace)
+    found: list[SessionHead] = []
     after: str | None = None
     while True:
         page = await storage.contexts(ContextQuery(namespace=namespace, after=after, limit=PAGE))
@@ -410,7 +412,7 @@ async def _standings(storage: StorageBackend, namespace: str) -> list[Standing]:
                 continue
             stood = (one.id, one.key, one.counter, one.fork or 0, head.version, head.rewrites)
             private = bool(one.settings.get(PRIVATE))
-            found.append(Standing(*stood, head.derived, head.epoch, private))
+            found.append(SessionHead(*stood, head.derived, head.epoch, private))
         after = page.next_after
         if after is None:
             return found[::-1]

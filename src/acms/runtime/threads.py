@@ -91,7 +91,7 @@ class Building(asyncio.Lock):
 
     _running: asyncio.Future[None] | None = None
 
-    async def aside(self, work: Callable[[], None]) -> None:
+    async def off_loop(self, work: Callable[[], None]) -> None:
         """Do something long in a thread."""
         self._running = asyncio.ensure_future(asyncio.to_thread(work))
         await asyncio.shield(self._running)

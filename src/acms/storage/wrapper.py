@@ -24,7 +24,7 @@ from acms.model import (
     Head,
     Kind,
 )
-from acms.ports import HasRecords, HasStandings, StorageBackend
+from acms.ports import HasHeads, HasRecords, StorageBackend
 from acms.storage import append_rules, handles
 from acms.storage.append_rules import Read
 from acms.storage.sessions import sessions
@@ -48,15 +48,15 @@ def _inside(
 
 
 class WrapperStorage:
-    """Hands every call to the store inside; it keeps records, and knows standings, when that one does."""
+    """Hands every call to the store inside; it keeps records, and knows heads, when that one does."""
 
     def __init__(self, inner: StorageBackend) -> None:
         self.inner = inner
         self.tenant = inner.tenant
         if isinstance(inner, HasRecords):  # else the wrapper must not look as if it could
             self.record, self.put_record = inner.record, inner.put_record
-        if isinstance(inner, HasStandings):
-            self.standings = inner.standings
+        if isinstance(inner, HasHeads):
+            self.heads = inner.heads
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"
@@ -294,7 +294,7 @@ _UNCOUNTED = ("aclose", "durability", "sessions")
 _METHODS = [name for name in vars(WrapperStorage) if name[0] != "_" and name not in _UNCOUNTED]
 
 
-_MORE = ("record", "put_record", "standings")
+_MORE = ("record", "put_record", "heads")
 """Methods that a wrapper has only when the store inside has them."""
 
 

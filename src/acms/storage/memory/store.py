@@ -41,7 +41,7 @@ from acms.model import (
     Record,
     Retry,
     Search,
-    Standing,
+    SessionHead,
     State,
 )
 from acms.storage import append_rules, handles, records, search
@@ -330,10 +330,10 @@ class MemoryStorage:
     sessions = sessions
 
     @_alone
-    async def standings(self, namespace: str) -> list[Standing]:
+    async def heads(self, namespace: str) -> list[SessionHead]:
         """Return where each live context of a namespace stands, oldest first."""
         return [
-            Standing(
+            SessionHead(
                 one.context.id,
                 one.context.key,
                 one.context.counter,

@@ -9,7 +9,7 @@ from acms.errors import ConflictError, CorruptRecordError, SessionNotFoundError,
 from acms.log.encoding import context_id, dump, genesis, load_mapping, micros, verify
 from acms.log.read import INNER
 from acms.log.validation import name
-from acms.model import Context, ContextDraft, ContextQuery, Entry, Head, Json, Kind, Page, Standing, State
+from acms.model import Context, ContextDraft, ContextQuery, Entry, Head, Json, Kind, Page, SessionHead, State
 from acms.storage import append_rules
 from acms.storage.postgres.database import Database, Lineage
 from acms.storage.postgres.ops import columns
@@ -129,9 +129,9 @@ class Contexts:
         found = found[: query.limit]
         return Page(items=tuple(found), next_after=found[-1].id if more else None)
 
-    async def standings(self, namespace: str) -> list[Standing]:
+    async def heads(self, namespace: str) -> list[SessionHead]:
         """Return where each live context of a namespace stands, oldest first."""
-        return list(map(Standing._make, await self._db.one("standings", {"namespace": namespace})))
+        return list(map(SessionHead._make, await self._db.one("heads", {"namespace": namespace})))
 
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""

@@ -33,7 +33,7 @@ from acms.model import (
     Record,
     Retry,
     Search,
-    Standing,
+    SessionHead,
     State,
 )  # fmt: skip
 from acms.runtime.loops import PerLoop
@@ -176,9 +176,9 @@ class PostgresStorage:
 
     sessions = sessions
 
-    async def standings(self, namespace: str) -> list[Standing]:
+    async def heads(self, namespace: str) -> list[SessionHead]:
         """Return where each live context of a namespace stands, oldest first."""
-        return await self._contexts.standings(namespace)
+        return await self._contexts.heads(namespace)
 
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""

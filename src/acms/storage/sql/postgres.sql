@@ -86,7 +86,7 @@ FROM acms.contexts c JOIN acms.contexts r ON r.tenant_id = c.tenant_id AND r.con
 WHERE c.tenant_id = %(tenant)s AND c.context_id = %(context)s;
 
 -- Each half of the union has a partial index.
--- name: standings
+-- name: heads
 WITH live AS (
     SELECT context_id FROM acms.contexts
     WHERE tenant_id = %(tenant)s AND namespace = %(namespace)s AND deleted_at IS NULL AND key IS NOT NULL

@@ -76,7 +76,7 @@ FROM contexts c JOIN contexts r ON r.ref = c.root
 WHERE c.tenant = ? AND c.id = ?;
 
 -- Each half of the union has a partial index.
--- name: standings
+-- name: heads
 WITH live AS (
     SELECT ref FROM contexts
     WHERE tenant = :tenant AND namespace = :namespace AND deleted_at IS NULL AND key IS NOT NULL

@@ -12,7 +12,7 @@ from acms.errors import ConflictError, SessionNotFoundError, ValidationError
 from acms.log.encoding import Entropy, context_id, dump, genesis, load_mapping, micros
 from acms.log.read import INNER
 from acms.log.validation import name
-from acms.model import Context, ContextDraft, ContextQuery, Head, Json, Kind, Page, Standing
+from acms.model import Context, ContextDraft, ContextQuery, Head, Json, Kind, Page, SessionHead
 from acms.storage import append_rules
 from acms.storage.append_rules import Read
 from acms.storage.sql import VERSION_BITS, read_context
@@ -69,11 +69,11 @@ class Contexts:
         found = [read_context(row) for row in rows[: query.limit]]
         return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
 
-    def standings(self, connection: apsw.Connection, namespace: str) -> list[Standing]:
+    def heads(self, connection: apsw.Connection, namespace: str) -> list[SessionHead]:
         """Return where each live context of a namespace stands, oldest first."""
         values = {"tenant": self._tables.tenant, "namespace": namespace}
-        rows = self._tables.rows(connection, "standings", values)
-        return list(map(Standing._make, rows))
+        rows = self._tables.rows(connection, "heads", values)
+        return list(map(SessionHead._make, rows))
 
     def settings(
         self, connection: apsw.Connection, context: str, change: Mapping[str, Json], rev: int

@@ -35,7 +35,7 @@ from acms.model import (
     Record,
     Retry,
     Search,
-    Standing,
+    SessionHead,
     State,
 )
 from acms.storage import append_rules, handles, records
@@ -124,9 +124,9 @@ class SQLiteStorage:
 
     sessions = sessions
 
-    async def standings(self, namespace: str) -> list[Standing]:
+    async def heads(self, namespace: str) -> list[SessionHead]:
         """Return where each live context of a namespace stands, oldest first."""
-        return await self._file.read(lambda reader: self._contexts.standings(reader, namespace))
+        return await self._file.read(lambda reader: self._contexts.heads(reader, namespace))
 
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""
