@@ -385,31 +385,10 @@ def sessions(
             )
         value = {"sessions": [_session_json(one) for one in page.sessions], "next_after": page.next_after}
         screen = Screen(as_json)
-        columns = (
-            Column("session", "cyan"),
-            Column("namespace", "magenta"),
-            Column("messages", right=True),
-            Column("tokens", right=True),
-            Column("created", "dim"),
-            Column("id"),
-            Column("about"),
-        )
-        rows = [
-            [
-                one.key or "",
-                one.namespace,
-                f"{one.message_count:,}",
-                f"{one.total_tokens:,}",
-                f"{one.created_at:%Y-%m-%d %H:%M}",
-                one.id,
-                " ".join([*([one.name] if one.name else []), *(f"#{label}" for label in one.labels)]),
-            ]
-            for one in page.sessions
-        ]
 
         def draw() -> None:
-            if rows:
-                screen.table(columns, rows)
+            if page.sessions:
+                screen.table(_SESSIONS, [_session_row(one) for one in page.sessions])
             else:
                 like = " like that" if asked else ""
                 place = "" if everywhere else f" in namespace {namespace!r}; see acms sessions --all"
@@ -420,6 +399,29 @@ def sessions(
         screen.show(value, draw)
 
     run(as_json, work())
+
+
+_SESSIONS = (
+    Column("session", "cyan"),
+    Column("namespace", "magenta"),
+    Column("messages", right=True),
+    Column("tokens", right=True),
+    Column("created", "dim"),
+    Column("id"),
+    Column("about"),
+)
+
+
+def _session_row(one: ContextInfo) -> list[str]:
+    return [
+        one.key or "",
+        one.namespace,
+        f"{one.message_count:,}",
+        f"{one.total_tokens:,}",
+        f"{one.created_at:%Y-%m-%d %H:%M}",
+        one.id,
+        " ".join([*([one.name] if one.name else []), *(f"#{label}" for label in one.labels)]),
+    ]
 
 
 def _session_json(one: ContextInfo) -> dict[str, Any]:
