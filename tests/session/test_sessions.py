@@ -32,8 +32,8 @@ async def test_a_session_is_found_by_its_labels_its_name_and_its_metadata(url: s
         await said(storage, "a", namespace="user:1", name="Case A", labels=["support", "new"], metadata=gold)
         await said(storage, "b", namespace="user:1", labels=["support"], metadata={"tier": "free", "n": 1.0})
         await said(storage, "c", namespace="user:2", labels=["sales"], metadata={"tier": ["gold"]})
-        child = await ACMS("a", storage, None, namespace="user:1").fork(session_id="a2")
-        await child.close()
+        async with ACMS("a", storage, None, namespace="user:1") as parent:
+            await (await parent.fork(session_id="a2")).close()
         for store in (storage, CachedStorage(storage), FaultyStorage(storage)):
             assert await listed(store) == ["a2", "c", "b", "a", "plain"]
             assert await listed(store, namespace="user:1") == ["a2", "b", "a"]

@@ -170,6 +170,9 @@ class ACMS(View):
         token_counter: TokenCounter | None = None,
         config: ACMSConfig | None = None,
         namespace: str = "default",
+        name: str | None = None,
+        labels: Sequence[str] | None = None,
+        metadata: Mapping[str, Json] | None = None,
     ) -> None:
         super().__init__(
             _async.ACMS(
@@ -182,6 +185,9 @@ class ACMS(View):
                 token_counter=token_counter,
                 config=config,
                 namespace=namespace,
+                name=name,
+                labels=labels,
+                metadata=metadata,
             )
         )
 
@@ -194,8 +200,8 @@ class ACMS(View):
         """Close the session."""
         self.close()
 
-    def at(self, version: int) -> View:
-        """Return a read-only view of the session as if its log ended at a version."""
+    def at(self, version: int | str) -> View:
+        """Return a read-only view of the session as if its log ended at a version, or at a tag."""
         return View(self.inner.at(version))
 
     @property
@@ -265,13 +271,14 @@ class KV:
     set = _blocking(_kv.KVHome.set)
     compare_and_set = _blocking(_kv.KVHome.compare_and_set)
     delete = _blocking(_kv.KVHome.delete)
+    list = _blocking(_kv.KVHome.list)
 
     def close(self) -> None:
         """Release everything; idempotent. A later call opens the store again."""
         _portal.run(self.inner.aclose())
 
 
-def open_kv(url: str) -> KV:
+def open_kv(url: str | Path) -> KV:
     """Return a handle on the key-value memory a URL names; see `acms.kv.open_kv`."""
     return KV(_kv.open_kv(url))
 
