@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from acms import ACMS, HandleError, NotFoundError, SessionNotFoundError, ValidationError, open_storage
 from acms.kv import InMemoryKV, PostgresKV, RedisKV, SQLiteKV
+from acms.results import ContextItems
 from acms.storage import CachedStorage, FaultyStorage, SQLiteStorage
 
 
-def texts(items) -> list[str]:
+def texts(items: ContextItems) -> list[str]:
     return [item.content for item in items]
 
 
-async def said(storage, session_id, **about) -> None:
+async def said(storage: Any, session_id: str, **about: Any) -> None:
     async with ACMS(session_id, storage, None, **about) as session:
         await session.ingest("user", f"I am {session_id}.")
 
 
-async def listed(storage, **asked) -> list[str]:
+async def listed(storage: Any, **asked: Any) -> list[str]:
     return [one.session_id for one in (await storage.sessions(**asked)).sessions]
 
 
@@ -29,8 +32,8 @@ async def test_a_session_is_found_by_its_labels_its_name_and_its_metadata(url: s
         await said(storage, "a", namespace="user:1", name="Case A", labels=["support", "new"], metadata=gold)
         await said(storage, "b", namespace="user:1", labels=["support"], metadata={"tier": "free", "n": 1.0})
         await said(storage, "c", namespace="user:2", labels=["sales"], metadata={"tier": ["gold"]})
-        child = await ACMS("a", storage, None, namespace="user:1").fork(session_id="a2")
-        await child.close()
+        async with ACMS("a", storage, None, namespace="user:1") as parent:
+            await (await parent.fork(session_id="a2")).close()
         for store in (storage, CachedStorage(storage), FaultyStorage(storage)):
             assert await listed(store) == ["a2", "c", "b", "a", "plain"]
             assert await listed(store, namespace="user:1") == ["a2", "b", "a"]
@@ -95,7 +98,7 @@ async def test_sessions_come_page_by_page_without_what_a_namespace_keeps_for_its
         ({"namespace": ""}, "namespace"),
     ],
 )
-async def test_a_question_that_makes_no_sense_is_refused(url: str, asked, field: str) -> None:
+async def test_a_question_that_makes_no_sense_is_refused(url: str, asked: dict[str, Any], field: str) -> None:
     async with open_storage(url) as storage:
         with pytest.raises(ValidationError) as refused:
             await storage.sessions(**asked)
@@ -103,7 +106,7 @@ async def test_a_question_that_makes_no_sense_is_refused(url: str, asked, field:
 
 
 @pytest.mark.parametrize("about", [{"labels": "support"}, {"labels": [""]}, {"metadata": 1}, {"name": 1}])
-def test_what_is_said_of_a_session_is_checked_at_once(about) -> None:
+def test_what_is_said_of_a_session_is_checked_at_once(about: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as refused:
         ACMS("a", "memory://", None, **about)
     assert refused.value.field in about
@@ -181,4 +184,6 @@ async def test_an_item_shows_no_more_than_the_beginning_of_its_text() -> None:
         assert "Nobody" not in repr(item) + repr(items)
         none = await session.window(3)
         assert none == [], "an empty item would be no help"
-        assert "tokens, 3 are left" in none.ledger.why_not(item.id).reason
+        verdict = none.ledger.why_not(item.id)
+        assert verdict is not None
+        assert "tokens, 3 are left" in verdict.reason

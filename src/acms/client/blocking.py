@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import wraps
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from acms import client as _client
@@ -85,9 +86,11 @@ class ACMS(View, Block, Writes):
     index: IndexStats = read("index", "How the indexes of the storage handle are doing.")
 
     wait_pending = verb(_async.ACMS.wait_pending)
+    set_private = verb(_async.ACMS.set_private)
+    job = verb(_async.ACMS.job)
 
-    def at(self, version: int) -> View:
-        """Return a read-only view of the session as if its log ended at a version."""
+    def at(self, version: int | str) -> View:
+        """Return a read-only view of the session as if its log ended at a version, or at a tag."""
         return View(self.inner.at(version))
 
 
@@ -99,11 +102,12 @@ class KV(Block):
     get = blocking(_kv.KVHome.get)
     set = blocking(_kv.KVHome.set)
     compare_and_set = blocking(_kv.KVHome.compare_and_set)
+    list = blocking(_kv.KVHome.list)
     delete = blocking(_kv.KVHome.delete)
     close = blocking(_kv.KVHome.aclose)
 
 
-def open_kv(url: str) -> KV:
+def open_kv(url: str | Path) -> KV:
     """Return a handle on the key-value memory a URL names; see `acms.kv.open_kv`."""
     return KV(_kv.open_kv(url))
 

@@ -143,18 +143,9 @@ def open_kv(url: str | Path) -> KVHome:
             if not where:
                 return InMemoryKV()
         elif scheme == "sqlite":
-            from acms.storage.sqlite.kv import SQLiteKV
-
-            where, options = _options(rest, "tenant", "mode", "durability")
-            mode, durability = options.get("mode", "rw"), options.get("durability", "disk")
-            known = mode in ("ro", "rw") and durability in ("disk", "relaxed") and "?" not in where
-            if known and where[:1] == "/" and where[1:]:
-                return SQLiteKV(
-                    unquote(where[1:]),
-                    tenant=options.get("tenant", "default"),
-                    durability="disk" if durability == "disk" else "relaxed",
-                    read_only=mode == "ro",
-                )
+            found = _sqlite(rest)
+            if found is not None:
+                return found
         elif scheme in ("postgresql", "postgres"):
             from acms.storage.postgres.kv import PostgresKV
 
@@ -178,6 +169,22 @@ def open_kv(url: str | Path) -> KVHome:
         f"{_without_password(url)} does not name a key-value memory",
         options=_FORMS,
     )
+
+
+def _sqlite(rest: str) -> KVHome | None:
+    from acms.storage.sqlite.kv import SQLiteKV
+
+    where, options = _options(rest, "tenant", "mode", "durability")
+    mode, durability = options.get("mode", "rw"), options.get("durability", "disk")
+    known = mode in ("ro", "rw") and durability in ("disk", "relaxed") and "?" not in where
+    if known and where[:1] == "/" and where[1:]:
+        return SQLiteKV(
+            unquote(where[1:]),
+            tenant=options.get("tenant", "default"),
+            durability="disk" if durability == "disk" else "relaxed",
+            read_only=mode == "ro",
+        )
+    return None
 
 
 def _options(rest: str, *names: str) -> tuple[str, dict[str, str]]:

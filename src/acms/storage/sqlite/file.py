@@ -809,6 +809,7 @@ def _opened(file: str, flags: int) -> apsw.Connection:
 _parsed = lru_cache(16)(json.loads)
 
 
-def _holds(settings: str | None, wanted: str) -> bool:
+def _holds(*given: Any) -> bool:
     """Return whether the settings of a context hold all of what is wanted."""
+    settings, wanted = given
     return settings is not None and contains(json.loads(settings), _parsed(wanted))
