@@ -41,7 +41,7 @@ RETIRED = {
 #: Names that mean something else by the word (alphabets, bank cards, measures, sizes), and public names.
 OTHERWISE = {
     "beside": """
-        cli.prompting._beside privacy.assigned._beside privacy.assigned_apart.beside_mail
+        cli.prompting._beside
         text.tokenizer._beside
     """,
     "card": "privacy.personal.cards",
