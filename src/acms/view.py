@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from datetime import datetime
 from functools import partial
 
 from acms.errors import ValidationError, VectorsUnavailableError
@@ -306,11 +307,17 @@ class View:
         fact_type: str | None = None,
         history: bool = False,
         scope: str = "session",
+        as_of: int | datetime | None = None,
+        valid_at: datetime | None = None,
     ) -> list[Fact]:
         """List the facts in force, oldest first; with `history` also those that were retired, each with the reason.
 
         Addresses match without regard to case, articles, plurals and punctuation. With `scope="namespace"` the facts
         of the namespace's profile are listed.
+
+        A fact is in force before it begins and after it ends, as it says in `valid_from` and `valid_to`. `valid_at`
+        lists what was so at a moment instead, `as_of` what was known at a version or at a time; both together, what
+        was then thought to be so at the moment.
         """
         from acms.facts import request as facts
 
@@ -319,6 +326,15 @@ class View:
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
         if scope == "namespace" and self._at is not None:
             raise ValidationError("a past version of one session has no namespace around it", field="scope")
+        if history and valid_at is not None:
+            raise ValidationError("history is not for one moment: leave one of them out", field="valid_at")
+        version = self._at
+        if isinstance(as_of, int):
+            if scope == "namespace":
+                raise ValidationError("a version is of one session: give a time", field="as_of")
+            version, as_of = validation.whole(as_of, "as_of"), None
+            if self._at is not None and version > self._at:
+                raise ValidationError(f"this view ends at version {self._at}", field="as_of")
         storage, context = self._shared.storage, await self._shared.find()
         if scope == "namespace":
             profile = await read.profile(storage, self._shared.namespace)
@@ -330,11 +346,13 @@ class View:
         return await facts.facts(
             storage,
             context,
-            self._at,
+            version,
             subject=subject,
             attribute=attribute,
             fact_type=fact_type,
             history=history,
+            as_of=None if as_of is None else validation.moment(as_of, "as_of"),
+            valid_at=None if valid_at is None else validation.moment(valid_at, "valid_at"),
             stage=self.stage,
         )
 
