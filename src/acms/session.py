@@ -607,7 +607,8 @@ class ACMS(View):
         several values are known already, it is added. `names` are other names of the subject, under which it is found.
         It is so from `valid_from` until before `valid_to`: aware times, dates, which begin at midnight UTC, or either
         in ISO 8601. `sources` are ids or keys of the messages it comes from: it goes with them when they are retracted
-        or erased. `undo(fact.version)` takes it back. Raises `ValidationError`; then nothing was stored.
+        or erased. `undo(fact.version)` takes a change back, `retract(fact.id)` the fact with all that it replaced.
+        Raises `ValidationError`; then nothing was stored.
         """
         from acms.facts import by_hand
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -121,6 +121,8 @@ class SharedSession:
         self.known = Known()
         #: What the messages of the last list that was handed over are, by a digest of each as it was given.
         self.listed: dict[bytes, tuple[Any, ...]] = {}
+        #: When something is asked or stated: what is so is told by it.
+        self.clock: Callable[[], datetime] = _now
 
     def sibling(self, context: Context) -> SharedSession:
         """Return the same for another log of this namespace."""
@@ -355,6 +357,10 @@ class SharedSession:
             items=len(items),
         )
         return items
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _a_store(storage: Any) -> StorageBackend:

@@ -99,8 +99,10 @@ class View:
 
         Order: facts, past messages and summaries, then the current episode, each oldest first; the rank is
         `item.score`. Facts are those in force in this log and in the profile of the namespace; at a past version
-        the profile, which has versions of its own, is left out. A past message that says what a newer fact replaced
-        is left out, or cut to what is still so, unless `include_superseded`.
+        the profile, which has versions of its own, is left out. A fact that is over is left out, one that
+        will begin or end says when; at a past version this is as of its newest message. A past message that says what a
+        newer fact replaced is left out, or cut to what is still so, unless `include_superseded`, which also shows facts
+        that are over.
         The latest message is always in, cut and flagged if it must be, unless it is the query itself, is excluded, or
         the current episode was not asked for. `exclude` names entry ids. A tool call and its answers come together.
         With `relevant_only` the current episode has no part of its own: its messages compete by relevance like all
@@ -126,6 +128,7 @@ class View:
             markers=own_terms(shared.patterns),
             namespace=shared.namespace if scope == "namespace" else None,
             profile=shared.namespace if self._at is None else None,
+            moment=shared.clock() if self._at is None else None,
             superseded=bool(include_superseded),
             relevant=bool(relevant_only),
             rerank=shared.candidates,
@@ -183,6 +186,7 @@ class View:
             weights=shared.config.marker_weights,
             markers=own_terms(shared.patterns),
             profile=shared.namespace if self._at is None else None,
+            moment=shared.clock() if self._at is None else None,
             rerank=shared.candidates,
         )
         context = await shared.find()

@@ -20,6 +20,7 @@ from acms.contract.schema import Candidate, Layer, Lod, Purpose, RenderRequest, 
 from acms.errors import SessionNotFoundError
 from acms.log.in_force import preview
 from acms.log.read import PROFILE, in_force
+from acms.log.validity import label_of
 from acms.model import Entry, Kind, Privacy, Role, Search, State
 from acms.model import Source as Origin
 from acms.privacy.detect import effective, redact
@@ -342,7 +343,9 @@ def _found(work: Iterable[_Work]) -> Found:
 
 def _as_stored(item: ContextItem, row: Entry) -> ContextItem:
     """Return an item that its session has redacted with what was stored: a reply has a stage of its own."""
-    return item if item.redaction is None else replace(item, content=row.content)
+    if item.redaction is None:
+        return item
+    return replace(item, content=row.content + (label_of(item.content) if row.kind is Kind.FACT else ""))
 
 
 def _there(row: Entry) -> bool:

@@ -68,7 +68,7 @@ async def state(
     read = [await shared.entry(context, None, id, newest=True) for id in _list(sources, "sources")]
     if any(entry.kind is not Kind.MESSAGE for entry in read):
         raise ValidationError("must be ids or keys of messages", field="sources")
-    said = max((entry.created_at for entry in read), default=datetime.now(UTC))
+    said = max((entry.created_at for entry in read), default=shared.clock())
     same: list[Fact] = []
 
     def choose(known: Sequence[Fact]) -> list[Proposal]:
@@ -156,7 +156,11 @@ async def _change(
 
 
 async def _consolidated(
-    shared: SharedSession, proposals: Sequence[Proposal], known: Sequence[Fact], read: Sequence[Entry], key: str
+    shared: SharedSession,
+    proposals: Sequence[Proposal],
+    known: Sequence[Fact],
+    read: Sequence[Entry],
+    key: str,
 ) -> Consolidated:
     config = shared.config.reflection
     limits = Rules(
@@ -170,7 +174,7 @@ async def _consolidated(
         known,
         read,
         limits,
-        now=datetime.now(UTC),
+        now=shared.clock(),
         count=shared.counter.count,
         key=key,
         by=Origin.USER,

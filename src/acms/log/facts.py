@@ -15,7 +15,7 @@ from typing import Any
 
 from acms.knowledge import Fact, Retired
 from acms.log.in_force import Cover
-from acms.log.validity import Period, ends
+from acms.log.validity import Period, ends, periods
 from acms.model import Draft, Entry, Kind, Origin, Span, State
 
 REVOKED = "revoked"
@@ -155,9 +155,7 @@ class Succession:
         if by is None:
             return None
         other = by_version[by]
-        return _retired(
-            "updated" if other.kind is Kind.FACT else _text(other, "reason") or "replaced", other
-        )
+        return _retired("updated" if other.kind is Kind.FACT else _text(other, "reason") or "replaced", other)
 
 
 def _retired(reason: str, by: Entry) -> Retired:
@@ -208,6 +206,13 @@ def facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) ->
         for entry in found.entries
         if entry.state is State.LIVE
     ]
+
+
+def standing(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) -> dict[int, Period]:
+    """Return the facts in force by version, and when each of them is so."""
+    found = facts(entries, cover, replacing)
+    when = periods(found, alternatives(found))
+    return {fact.version: when[fact.id] for fact in found if fact.retired is None and fact.id in when}
 
 
 def alternatives(found: Iterable[Fact]) -> list[tuple[str, str]]:

@@ -1,12 +1,13 @@
 """Validity: when a fact is or was so, which is another clock than when the log learned it.
 
-A fact is so from `valid_from` until before `valid_to`; an end that was not said is open. What takes the place of another
-one begins, unless it says when, at the moment it was said, and the older one ends there. So a log tells both what it
-knew at a version and, of that, what was so at a moment; what is over needs no job to end it.
+A fact is so from `valid_from` until before `valid_to`; a side that was not said is open. What takes the place of
+another one begins, unless it says when, at the moment it was said, and the older one ends there. So a log tells both
+what it knew at a version and, of that, what was so at a moment; what is over needs no job to end it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -43,6 +44,15 @@ class Period(NamedTuple):
         start = self.start if self.start is not None and self.start > moment else None
         said = [f"{word} {_day(when)}" for word, when in (("from", start), ("until", self.end)) if when]
         return f"[{' '.join(said)}]" if said else ""
+
+
+_LABEL = re.compile(r" \[(?:from|until) [\d: -]+(?:UTC)?(?: until [\d: -]+(?:UTC)?)?\]")
+
+
+def label_of(shown: str) -> str:
+    """Return the label of a fact as it was shown, with the space before it; "" without one."""
+    found = _LABEL.findall(shown)
+    return found[-1] if found else ""
 
 
 def _day(moment: datetime) -> str:

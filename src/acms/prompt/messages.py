@@ -104,7 +104,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         if not fits or (asked.profile and await reader.indexes.profiles.find(asked.profile) is not None):
             size = CANDIDATES + len(rest)
             found = await ranked(reader, context, gathered.version, asked.query, size, asked.markers)
-            known = await beside(reader, found, asked.profile)
+            known = await beside(reader, found, asked)
             if fits:  # everything else is there as it was said
                 known = replace(known, known=[one for one in known.known if one.context != context])
             terms = Terms(

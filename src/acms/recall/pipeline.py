@@ -7,14 +7,16 @@ knows entries by their place only asks for those it has chosen, and for no other
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from acms.errors import SessionNotFoundError
 from acms.log.in_force import NONE, Cover, Stale, Unit, Units, anchor, effective, shown_role, unasked, units
 from acms.log.read import SHOWN, cover_at, read_stretches, version_of
+from acms.log.validity import Period
 from acms.model import Entry, Head, Kind, Role, Search, Source, State
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.stage import OPEN, Stage, read
@@ -301,16 +303,23 @@ class Gone(Exception):
         self.ids = tuple(ids)
 
 
-async def _caught_up(reader: Reader, context: str | None, at: int | None) -> tuple[int, Field, Stale, int]:
-    """Return the version to read, the index of the log at it, what is stale there, and how much it was reflected on.
+class _Caught(NamedTuple):
+    """A log at a version: its index, what is stale there, its facts, and how much it was reflected on."""
 
-    Of a log that does not exist yet an empty one.
-    """
+    version: int
+    field: Field
+    stale: Stale = NONE
+    standing: Mapping[int, Period] = MappingProxyType({})
+    made: int = 0
+
+
+async def _caught_up(reader: Reader, context: str | None, at: int | None) -> _Caught:
+    """Catch the index of a log up with its head; of a log that does not exist yet return an empty one."""
     from acms.recall.corpus import Field
     from acms.recall.index import Snapshot
 
     if context is None:
-        return 0, Field(Snapshot(()), Cover(())), NONE, 0
+        return _Caught(0, Field(Snapshot(()), Cover(())))
     head = await reader.storage.head(context)
     if reader.embedding is not None and await reader.embedding.ready(context, head.version):
         head = await reader.storage.head(context)
@@ -318,7 +327,8 @@ async def _caught_up(reader: Reader, context: str | None, at: int | None) -> tup
     now = await reader.indexes.in_force(context, head, version)
     spaces = () if reader.embedding is None else (reader.embedding.space,)
     field = await reader.indexes.field(context, head, version, now.cover, spaces)
-    return version, field, now.stale, head.version - head.messages
+    standing = {} if field.facts is None else await reader.indexes.standing(context, head, version)
+    return _Caught(version, field, now.stale, standing, head.version - head.messages)
 
 
 async def ranked(
@@ -329,7 +339,8 @@ async def ranked(
     from acms.recall.rank import Question, rank, unnamed
 
     embedding = reader.embedding
-    version, field, stale, made = await _caught_up(reader, context, at)
+    log = await _caught_up(reader, context, at)
+    field = log.field
     vector = None
     if embedding is not None:
         vector = await embedding.query(reader.stage.text(unnamed(query, field.speakers)))
@@ -347,7 +358,18 @@ async def ranked(
     found = await asyncio.to_thread(work) if len(field) > THREAD_ABOVE else work()
     if warnings:
         found.coverage = 0.0
-    return Ranked(context or "", version, field, found, question, stale, made, vector, warnings)
+    return Ranked(
+        context or "",
+        log.version,
+        field,
+        found,
+        question,
+        log.stale,
+        log.made,
+        log.standing,
+        vector,
+        warnings,
+    )
 
 
 async def recall(reader: Reader, context: str | None, at: int | None, asked: Recall) -> ContextItems:
@@ -361,7 +383,7 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
         if not asked.exclude:  # twice what the budget holds is enough to choose from
             for one in (found, *others):
                 one.ranking.keep(2 * asked.budget)
-        facts = await beside(reader, found, asked.profile, others)
+        facts = await beside(reader, found, asked, others)
         try:
             latest = await _latest(reader, found.field, asked.query)
             steps = plan_recall(found, asked, latest, reader.counter, reader.frame, others, facts)
@@ -574,45 +596,49 @@ class Beside:
 NOTHING = Beside()
 
 
-async def beside(
-    reader: Reader, found: Ranked, namespace: str | None, others: Sequence[Ranked] = ()
-) -> Beside:
-    """Gather the facts in force of some ranked logs and, with a namespace, those of its profile."""
-    from acms.recall.fact_candidates import Known, Usual
+async def beside(reader: Reader, found: Ranked, asked: Recall, others: Sequence[Ranked] = ()) -> Beside:
+    """Gather the facts in force of some ranked logs and, where a profile is asked too, those of its namespace."""
+    from acms.recall.fact_candidates import Known, Usual, When
     from acms.recall.later import above_facts
 
-    fields = [(one.context, one.field.facts) for one in (found, *others)]
-    stale, shared = NONE, None
-    if namespace is not None:
-        id = await reader.indexes.profiles.find(namespace, (found.context, found.made))
+    fields = [(one.context, one.field.facts, one.standing) for one in (found, *others)]
+    stale, shared, id = NONE, None, None
+    if asked.profile is not None:
+        id = await reader.indexes.profiles.find(asked.profile, (found.context, found.made))
         if id is not None and id != found.context:
-            shared, stale = await _profile(reader, id, namespace)
-    if shared is not None:
-        fields.insert(0, (shared[0], shared[1].facts))
-    held = [(context, field) for context, field in fields if field is not None]
+            shared = await _profile(reader, id, asked.profile)
+    if shared is not None and id is not None:
+        stale = shared.stale.as_profile()
+        fields.insert(0, (id, shared.field.facts, shared.standing))
+    held = [(context, field, standing) for context, field, standing in fields if field is not None]
     if not held:
         return NOTHING
-    usual = Usual.of(found.ranking, [field for _, field in held])
-    known = [Known(*one, found.question, usual) for one in held]
+    usual = Usual.of(found.ranking, [field for _, field, _ in held])
+    moment = asked.moment or found.field.newest
+    known = [
+        Known(context, field, found.question, usual, When(standing, moment, asked.superseded))
+        for context, field, standing in held
+    ]
     rankings = {one.context: one.ranking for one in (found, *others)}
     for one in known:
         if one.context in rankings:
             above_facts(rankings[one.context], one)
-    return Beside(known, stale, shared)
+    return Beside(known, stale, None if shared is None or id is None else (id, shared.field))
 
 
-async def _profile(reader: Reader, id: str, namespace: str) -> tuple[tuple[str, Field] | None, Stale]:
-    """Return the index of a namespace's profile, caught up, and what it says about messages."""
+async def _profile(reader: Reader, id: str, namespace: str) -> _Caught | None:
+    """Return the index of a namespace's profile, caught up; None when it cannot be asked."""
     try:
         if (await reader.storage.context(id)).counter != reader.counter.name:
-            return None, NONE  # its tokens were counted otherwise
+            return None  # its tokens were counted otherwise
         head = await reader.storage.head(id)
         now = await reader.indexes.in_force(id, head, head.version)
         spaces = () if reader.embedding is None else (reader.embedding.space,)
         field = await reader.indexes.field(id, head, head.version, now.cover, spaces)
+        standing = await reader.indexes.standing(id, head, head.version)
     except SessionNotFoundError:
         reader.indexes.profiles.forget(namespace)
-        return None, NONE
+        return None
     if reader.embedding is not None:
         reader.embedding.heal(id, head.version)
-    return (id, field), now.stale.as_profile()
+    return _Caught(head.version, field, now.stale, standing)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field as given
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from acms.log.in_force import NONE, Stale
+from acms.log.validity import Period
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.stage import OPEN, Stage
 
@@ -45,8 +48,10 @@ class Recall:
     namespace: str | None = None
     #: Also ask the profile of this namespace.
     profile: str | None = None
-    #: Show also what messages say that is no longer so.
+    #: Show also what messages say that is no longer so, and facts that were so once.
     superseded: bool = False
+    #: When it is asked: what is over by then is not shown as if it were so. None is when the log was written last.
+    moment: datetime | None = None
     #: Show the current episode only as far as it is relevant.
     relevant: bool = False
     #: Best candidates of the past that the reranker is asked about; 0 without one.
@@ -80,6 +85,8 @@ class Ranked:
     stale: Stale = NONE
     #: Entries at its head that are no messages: what was made of them.
     made: int = 0
+    #: Its facts in force, by version, and when each of them is so.
+    standing: Mapping[int, Period] = given(default_factory=dict[int, Period])
     #: Of the query; None without an embedder, or when it did not answer.
     vector: NDArray[np.float32] | None = None
     warnings: tuple[str, ...] = ()
