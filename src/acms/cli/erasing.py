@@ -73,7 +73,7 @@ def erase(
             return await erasure.erase_context(storage, context.id, **how)
         return await erasure.erase(storage, context.id, message or [], **how)
 
-    run(as_json, _erase(go, what, db, as_json))
+    run(as_json, _erase(go, what, session, db, as_json))
 
 
 class _How(TypedDict):
@@ -104,8 +104,23 @@ def _check_who(
         raise typer.BadParameter("names a namespace already", param_hint="--namespace-all")
 
 
+REMAINING = {
+    "source": "kept: the message that the fact was made from,",
+    "statement": "kept: a fact that was stated by hand and says the same,",
+}
+
+
+def _again(id: str, session: str | None) -> str:
+    """Return the command that erases what was left."""
+    return f"acms erase {session or 'SESSION'} --message {id}"
+
+
 async def _erase(
-    go: Callable[[StorageBackend, Progress], Awaitable[Erasure]], what: str, db: str | None, as_json: bool
+    go: Callable[[StorageBackend, Progress], Awaitable[Erasure]],
+    what: str,
+    session: str | None,
+    db: str | None,
+    as_json: bool,
 ) -> int:
     async with opened(db) as storage:
         with render.progress("erasing") as tell:
@@ -117,6 +132,8 @@ async def _erase(
             f"{what}: {len(done.ids)} entries of {len(done.contexts)} sessions are erased,"
             f" {len(done.cascaded)} of them summaries and facts made from others"
         )
+        for one in done.remaining:
+            screen.line(f"{REMAINING[one.kind]} {one.id}: {_again(one.id, session)}", "yellow")
         for left in done.residue:
             screen.line(f"still there: {left}", "red")
         if done.verified and not done.residue:

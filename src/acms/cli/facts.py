@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -29,11 +30,13 @@ from acms.cli.base import (
 )
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
-from acms.errors import EntryNotFoundError
+from acms.errors import EntryNotFoundError, ValidationError
+from acms.facts.by_hand import when
 from acms.knowledge import Decision, Fact, Scope
 from acms.log.encoding import locate
 from acms.log.in_force import preview
 from acms.log.read import profile
+from acms.log.validity import Period
 from acms.model import Entry
 from acms.observability.events import Event, Reflected
 from acms.ports import StorageBackend
@@ -67,6 +70,12 @@ def facts(
         typer.Option("--scope", metavar="S", help="session, or namespace: its profile of facts."),
     ] = "session",
     at: At = None,
+    valid_at: Annotated[
+        str | None,
+        typer.Option(
+            "--valid-at", metavar="TIME", help="Only what was so then: a date, an ISO 8601 time or now."
+        ),
+    ] = None,
     db: Db = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
@@ -78,6 +87,8 @@ def facts(
     verb, *rest = words
     if verb not in (LIST, HISTORY, WHY, UNDO):
         verb, rest = LIST, words
+    if valid_at is not None and verb != LIST:
+        raise typer.BadParameter(f"{verb} takes no --valid-at", param_hint="--valid-at")
     _check(verb, rest, scope=scope, narrowed=bool(subject or attribute or fact_type), at=at)
     about, side = ([*rest[1:], None, None] if verb == HISTORY else [None, None])[:2]
     asked = _Asked(
@@ -87,6 +98,7 @@ def facts(
         fact_type=fact_type,
         scope="namespace" if scope == "namespace" else "session",
         at=at,
+        valid_at=_moment(valid_at),
         db=db,
         namespace=namespace,
         as_json=as_json,
@@ -99,6 +111,15 @@ def facts(
         run(as_json, _why(asked, rest[1]))
     else:
         run(as_json, _undo(asked, int(rest[1].removeprefix("v"))))
+
+
+def _moment(value: str | None) -> datetime | None:
+    if value is None or value == "now":
+        return None if value is None else datetime.now(UTC)
+    try:
+        return when(value, "valid_at")
+    except ValidationError as error:
+        raise typer.BadParameter(str(error), param_hint="--valid-at") from error
 
 
 _WORDS = {
@@ -134,6 +155,7 @@ class _Asked:
     fact_type: str | None
     scope: Scope
     at: str | None
+    valid_at: datetime | None
     db: str | None
     namespace: str
     as_json: bool
@@ -147,6 +169,7 @@ async def _found(asked: _Asked, *, history: bool) -> list[Fact]:
             fact_type=asked.fact_type,
             scope=asked.scope,
             history=history,
+            valid_at=asked.valid_at,
         )
 
 
@@ -176,8 +199,14 @@ def fact_row(fact: Fact) -> list[str]:
         f"{fact.confidence:.2f}",
         _versions(fact.sources, fact.context),
         f"{fact.created_at:%Y-%m-%d %H:%M}" if fact.created_at else "",
-        preview(fact.value or fact.content, 160),
+        _value(fact),
     ]
+
+
+def _value(fact: Fact) -> str:
+    """Return the value of a fact, and from when on or until when it is so."""
+    period = Period(fact.valid_from, fact.valid_to)
+    return f"{preview(fact.value or fact.content, 160)} {period.label(datetime.now(UTC))}".rstrip()
 
 
 def _versions(ids: Sequence[str], context: str) -> str:
@@ -228,7 +257,7 @@ async def _history(asked: _Asked) -> None:
                 gone.reason if gone else "",
                 _versions(fact.sources, fact.context),
                 _versions(gone.evidence, fact.context) if gone else "",
-                preview(fact.value or fact.content, 160),
+                _value(fact),
             ]
         )
 
@@ -341,6 +370,96 @@ async def _undo(asked: _Asked, version: int) -> None:
     screen = Screen(asked.as_json)
     value = {"session": asked.session, "scope": asked.scope, "version": undone, "undone": version}
     screen.show(value, lambda: screen.line(f"v{undone} takes back v{version}"))
+
+
+# ── by hand ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help='What it is about: "orders service".')]
+Attribute = Annotated[str, typer.Argument(metavar="ATTRIBUTE", help="Which side of it: database.")]
+
+
+@app.command(epilog='Example:  acms state user_123 "orders service" database "PostgreSQL 18"')
+def state(
+    session: Session,
+    subject: Subject,
+    attribute: Attribute,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="What is so.")],
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--name", metavar="NAME", help="Another name of the subject; may be repeated."),
+    ] = None,
+    valid_from: Annotated[
+        str | None, typer.Option("--valid-from", metavar="TIME", help="It is so from then on.")
+    ] = None,
+    valid_to: Annotated[
+        str | None, typer.Option("--valid-to", metavar="TIME", help="It is so until before then.")
+    ] = None,
+    sources: Annotated[
+        list[str] | None,
+        typer.Option("--source", metavar="ID", help="A message it comes from; may be repeated."),
+    ] = None,
+    many: Annotated[
+        bool, typer.Option("--many", help="Beside what is known there, not in its place.")
+    ] = False,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Write a fact by hand; it takes the place of what is known about the same.
+
+    TIME is a date, which begins at midnight UTC, or a time in ISO 8601. The same again changes nothing.
+    """
+
+    async def work() -> None:
+        async with writing(db, namespace, session, works=False) as one:
+            before = {fact.id for fact in await one.facts()}
+            fact = await one.state(
+                subject,
+                attribute,
+                value,
+                names=names or (),
+                valid_from=valid_from,
+                valid_to=valid_to,
+                sources=sources or (),
+                cardinality="many" if many else "one",
+            )
+        screen = Screen(as_json)
+        new = fact.id not in before
+        word = f"v{fact.version}" if new else f"known already, v{fact.version}"
+        screen.show(
+            {"session": session, "fact": fact, "new": new},
+            lambda: screen.line(f"{word}: {fact.content}"),
+        )
+
+    run(as_json, work())
+
+
+@app.command(epilog='Example:  acms unstate user_123 "orders service" database')
+def unstate(
+    session: Session,
+    subject: Subject,
+    attribute: Attribute,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Withdraw what is known about a subject and an attribute: it is no longer so."""
+
+    async def work() -> None:
+        async with writing(db, namespace, session, works=False) as one:
+            gone = await one.unstate(subject, attribute)
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            if not gone:
+                screen.line("nothing is known about it")
+            for fact in gone:
+                by = fact.retired.version if fact.retired else 0
+                screen.line(f"v{by} ends v{fact.version}: {fact.content}")
+
+        screen.show({"session": session, "facts": gone}, draw)
+
+    run(as_json, work())
 
 
 # ── reflect ─────────────────────────────────────────────────────────────────────────────────────────────────────────
