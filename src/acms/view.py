@@ -9,10 +9,10 @@ from functools import partial
 from acms.errors import ValidationError, VectorsUnavailableError
 from acms.knowledge import Fact
 from acms.log import policy, read, validation
-from acms.log.in_force import Cover, preview
+from acms.log.in_force import Cover, anchor, preview
 from acms.log.policy import ResolvedPolicy
 from acms.log.read import active, in_force
-from acms.model import Entry, Json, Kind, Role, State
+from acms.model import Entry, Kind, Role, State
 from acms.nouns import episode_id
 from acms.ports import StorageBackend, TokenCounter
 from acms.privacy.stage import Stage
@@ -31,6 +31,7 @@ from acms.results import (
 )
 from acms.runtime.threads import EACH, off_loop
 from acms.session_state import SharedSession
+from acms.text.chat_messages import ChatMessages
 from acms.text.markers import own_terms
 from acms.write.episodes import episodes
 
@@ -169,7 +170,7 @@ class View:
         plan = partial(pipeline.plan_window, gathered, budget, shared.counter, shared.frame, roles)
         return shared.show("window", await off_loop(plan, len(gathered.units) * EACH))
 
-    async def messages(self, query: str, *, budget: int) -> list[dict[str, Json]]:
+    async def messages(self, query: str, *, budget: int) -> ChatMessages:
         """Return chat messages ready for a provider: the window, and what the past says about the query.
 
         The whole history when it fits. Otherwise leading system messages, then the newest messages, with recalled text,
@@ -177,7 +178,8 @@ class View:
         its answers. Facts of the namespace's profile are recalled in both cases, but not at a past version.
         Images and files of the user are parts; they cost what they state, else 1,445 tokens each. The cost
         (`acms.text.chat_messages.tokens`) never exceeds the budget; `TokenBudgetExceededError` when the system messages
-        and a newest tool call do not fit.
+        and a newest tool call do not fit. The list is a plain one; its `sources` has for each message the ids of the
+        entries it shows.
         """
         shared = self._shared
         asked = request.Recall(
@@ -192,7 +194,7 @@ class View:
         context = await shared.find()
         if context is None:
             shared.show("messages", self._blank(asked.budget))
-            return []
+            return ChatMessages()
         from acms.prompt.messages import chat_plan  # the first prompt loads it
 
         plan = await chat_plan(shared.reader(), context, self._at, asked)
@@ -367,6 +369,25 @@ class View:
         for a model. `EntryNotFoundError` when there is none at this version.
         """
         return await self._shared.entry(await self._shared.find(), self._at, id, newest=True)
+
+    async def keys(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return the caller's keys of entries of this session by id; of an edit that of the message it edits.
+
+        What has no key is left out. So an adapter finds the originals of what was rendered again: the ids are the
+        `sources` of the messages of a prompt, and of `messages`.
+        """
+        context = await self._shared.find()
+        wanted = list(dict.fromkeys(ids))
+        found: dict[str, str] = {}
+        for row in await self._shared.storage.get(wanted) if context is not None else ():
+            if row is None or row.kind is not Kind.MESSAGE or context is None:
+                continue
+            first, said = anchor(row), row
+            if first != row.version:
+                (said,) = await self._shared.storage.read(context, after=first - 1, before=first + 1)
+            if said.key is not None:
+                found[row.id] = said.key
+        return found
 
     async def forks(self) -> list[Branch]:
         """List what was forked from this session directly, oldest first."""
