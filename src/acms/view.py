@@ -376,15 +376,17 @@ class View:
         What has no key is left out. So an adapter finds the originals of what was rendered again: the ids are the
         `sources` of the messages of a prompt, and of `messages`.
         """
-        context = await self._shared.find()
-        wanted = list(dict.fromkeys(ids))
+        storage, context = self._shared.storage, await self._shared.find()
         found: dict[str, str] = {}
-        for row in await self._shared.storage.get(wanted) if context is not None else ():
-            if row is None or row.kind is not Kind.MESSAGE or context is None:
+        if context is None:
+            return found
+        upto = {**dict((await storage.context(context)).lineage), context: self._at or float("inf")}
+        for row in await storage.get(list(dict.fromkeys(ids))):
+            if row is None or row.kind is not Kind.MESSAGE or row.version > upto.get(row.context, 0):
                 continue
             first, said = anchor(row), row
             if first != row.version:
-                (said,) = await self._shared.storage.read(context, after=first - 1, before=first + 1)
+                (said,) = await storage.read(context, after=first - 1, before=first + 1)
             if said.key is not None:
                 found[row.id] = said.key
         return found

@@ -217,6 +217,7 @@ class Prompt(Recipe):
         query: str,
         *,
         tokens: int | None = None,
+        budget: int | None = None,
         priority: int = RECALL,
         keep: str = "turns",
         in_place: bool = False,
@@ -233,8 +234,11 @@ class Prompt(Recipe):
         `keep="turn"`, at a past version, and without such a history it is chosen anew each time and stands before the
         newest message of the user, or with `in_place` where the caller put it. What the prompt shows of the session
         anyway is not recalled.
-        Without `tokens` history and recall share the room by what answers, see `RecallConfig.effort`.
+        Without `tokens`, or `budget`, which is another name of it, history and recall share the room by what answers,
+        see `RecallConfig.effort`.
         """
+        if tokens is not None and budget is not None:
+            raise TypeError("recall() takes budget or tokens, not both: they are the same")
         if isinstance(exclude, str) or not isinstance(exclude, Iterable):
             what = "string" if isinstance(exclude, str) else type(exclude).__name__
             raise ValidationError(f"must be a list of ids, not a {what}", field="exclude")
@@ -245,7 +249,7 @@ class Prompt(Recipe):
         step = Recalling(
             _session(session),
             query,
-            None if tokens is None else validation.whole(tokens, "tokens", most=validation.BUDGET),
+            _cap(tokens, "tokens") if budget is None else _cap(budget, "budget"),
             _priority(priority),
             bool(in_place),
             validation.choice(keep, Keeping, "keep") is Keeping.TURNS,
@@ -508,6 +512,10 @@ def _prompt(value: object, field: str) -> Prompt:
     if not isinstance(value, Prompt):
         raise ValidationError(f"must be a Prompt, not {type(value).__name__}", field=field)
     return value
+
+
+def _cap(tokens: int | None, field: str) -> int | None:
+    return None if tokens is None else validation.whole(tokens, field, most=validation.BUDGET)
 
 
 def _priority(value: object) -> int:
