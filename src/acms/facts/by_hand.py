@@ -52,6 +52,8 @@ async def state(
         )
     ]
     _check_address(subject, attribute)
+    if cardinality not in ("one", "many"):
+        raise ValidationError(f"{cardinality!r} is not one or many", field="cardinality")
     stated = Proposal(
         content=f"{subject}, {attribute}: {value}",
         subject=subject,

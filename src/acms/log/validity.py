@@ -102,7 +102,7 @@ def periods(facts: Sequence[Fact], rivals: Iterable[tuple[str, str]]) -> dict[st
         older = [id for id in dict.fromkeys((*fact.replaces, *before.get(fact.id, ()))) if id in found]
         said, own = said_at(fact), stated(fact)
         again = [id for id in older if id in fact.replaces and by_id[id].value == fact.value]
-        if own.start is None and older:  # what says the same again says it of the same time
+        if own.start is None and older and not own.over(said):  # what says the same again means the same time
             own = own._replace(start=found[again[0]].start if again else said)
         for id in older:
             if id in again:
