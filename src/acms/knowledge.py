@@ -81,7 +81,7 @@ class Fact:
     valid_from: datetime | None = None
     valid_to: datetime | None = None
     #: When the newest of its sources was said.
-    said_at: datetime | None = None
+    stated_at: datetime | None = None
     #: Where the least trusted of its sources came from.
     trust: Origin = Origin.USER
     #: Ids of the messages it was made from.

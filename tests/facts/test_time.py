@@ -161,7 +161,7 @@ async def test_what_was_said_is_resolved_from_when_it_was_said() -> None:
             "caching": ("Redis", None, datetime(2027, 1, 1, tzinfo=UTC)),
             "owner": ("Ada", None, None),
         }
-        assert {fact.said_at for fact in await session.facts()} == {BASE}
+        assert {fact.stated_at for fact in await session.facts()} == {BASE}
 
 
 async def test_a_time_that_makes_no_sense_is_refused() -> None:

@@ -159,10 +159,10 @@ class Succession:
 
 
 def _retired(reason: str, by: Entry) -> Retired:
-    return Retired(reason=reason, version=by.version, by=by.id, evidence=by.sources, at=_said_at(by))
+    return Retired(reason=reason, version=by.version, by=by.id, evidence=by.sources, at=_stated_at(by))
 
 
-def _said_at(entry: Entry) -> datetime:
+def _stated_at(entry: Entry) -> datetime:
     """Return when what an entry was made from was said."""
     return _moment(entry.data.get(SAID)) or entry.created_at
 
@@ -172,7 +172,7 @@ def _period(entry: Entry) -> Period:
 
 
 def _ends(new: Entry, old: Entry) -> bool:
-    return ends(_period(new), _period(old), _said_at(new))
+    return ends(_period(new), _period(old), _stated_at(new))
 
 
 def _versions(spans: Iterable[Span], known: Mapping[int, Entry]) -> set[int]:
@@ -208,7 +208,7 @@ def facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) ->
     ]
 
 
-def standing(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) -> dict[int, Period]:
+def valid_times(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) -> dict[int, Period]:
     """Return the facts in force by version, and when each of them is so."""
     found = facts(entries, cover, replacing)
     when = periods(found, alternatives(found))
@@ -248,7 +248,7 @@ def as_fact(entry: Entry, *, retired: Retired | None = None, replaces: tuple[str
         names=tuple(name for name in data.get("names", ()) if isinstance(name, str)),
         valid_from=_moment(data.get("valid_from")),
         valid_to=_moment(data.get("valid_to")),
-        said_at=_said_at(entry),
+        stated_at=_stated_at(entry),
         trust=Origin(trust) if trust in _ORIGINS else Origin.DERIVED,
         sources=tuple(id for id in entry.sources if not id.startswith("f_")),  # a fork cites what it adopted
         replaces=replaces,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from acms.errors import SessionNotFoundError, ValidationError
-from acms.log.facts import standing
+from acms.log.facts import valid_times
 from acms.log.in_force import LONG_RUN, Cover, effective
 from acms.log.validity import Period
 from acms.model import Context, Entry, Head, Kind, State
@@ -31,13 +31,15 @@ async def cover_at(storage: StorageBackend, context: str, head: Head, version: i
     return Cover(await storage.read(context, at=version, replacing=True) if head.rewrites else [])
 
 
-async def standing_at(storage: StorageBackend, context: str, head: Head, version: int) -> dict[int, Period]:
+async def valid_times_at(
+    storage: StorageBackend, context: str, head: Head, version: int
+) -> dict[int, Period]:
     """Return the facts in force at a version, by version, and when each of them is so."""
     made = await storage.read(context, at=version, kinds=(Kind.FACT,))
     if not made:
         return {}
     replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
-    return standing(made, Cover(replacing, searchable=True), replacing)
+    return valid_times(made, Cover(replacing, searchable=True), replacing)
 
 
 async def read_stretches(

@@ -79,9 +79,9 @@ def stated(fact: Fact) -> Period:
     return Period(fact.valid_from, fact.valid_to)
 
 
-def said_at(fact: Fact) -> datetime:
+def stated_at(fact: Fact) -> datetime:
     """Return when a fact was said."""
-    return fact.said_at or fact.created_at or _FIRST
+    return fact.stated_at or fact.created_at or _FIRST
 
 
 def periods(facts: Sequence[Fact], rivals: Iterable[tuple[str, str]]) -> dict[str, Period]:
@@ -100,7 +100,7 @@ def periods(facts: Sequence[Fact], rivals: Iterable[tuple[str, str]]) -> dict[st
         if gone is not None and gone.reason not in ("updated", "removed"):
             continue
         older = [id for id in dict.fromkeys((*fact.replaces, *before.get(fact.id, ()))) if id in found]
-        said, own = said_at(fact), stated(fact)
+        said, own = stated_at(fact), stated(fact)
         again = [id for id in older if id in fact.replaces and by_id[id].value == fact.value]
         if own.start is None and older and not own.over(said):  # what says the same again means the same time
             own = own._replace(start=found[again[0]].start if again else said)

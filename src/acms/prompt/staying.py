@@ -16,7 +16,7 @@ from acms.errors import ConflictError, SessionNotFoundError, StorageError, Stora
 from acms.log import summary_levels
 from acms.log.encoding import is_summary
 from acms.log.in_force import Unit
-from acms.log.read import cover_at, standing_at
+from acms.log.read import cover_at, valid_times_at
 from acms.model import Context, Entry, Kind, State
 from acms.plan.nodes import Atom, Composed, Fitted, Piece, Scope, Window
 from acms.ports import Codec, HasRecords
@@ -229,7 +229,7 @@ class Staying:
         storage = self._session.storage
         for owner in {row.context if row.context in others else context for row in shown}:
             head = await storage.head(owner)
-            when = await standing_at(storage, owner, head, head.version)
+            when = await valid_times_at(storage, owner, head, head.version)
             own = [
                 row.version for row in shown if (row.context if row.context in others else context) == owner
             ]

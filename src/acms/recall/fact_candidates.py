@@ -51,14 +51,14 @@ class Usual(NamedTuple):
 class When(NamedTuple):
     """When the facts of a log are so, and when it is asked; None when nothing was ever said there."""
 
-    standing: Mapping[int, Period]
+    times: Mapping[int, Period]
     moment: datetime | None
     #: Show also what is over.
     superseded: bool = False
 
     def hidden(self, version: int) -> str:
         """Return why a fact is not shown; "" when it is."""
-        period = self.standing.get(version)
+        period = self.times.get(version)
         if period is None:
             return "a newer fact has its address"
         if self.moment is None or self.superseded or not period.over(self.moment):
@@ -67,7 +67,7 @@ class When(NamedTuple):
 
     def label(self, version: int) -> str:
         """Return what is said of a fact that is shown: from when on it is so, and until when; else ""."""
-        period = self.standing.get(version)
+        period = self.times.get(version)
         return "" if period is None or self.moment is None else period.label(self.moment)
 
 

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from acms.errors import ACMSError, VectorsUnavailableError
 from acms.log.encoding import locate
 from acms.log.in_force import NONE, Cover, Stale, stale
-from acms.log.read import profile, standing_at
+from acms.log.read import profile, valid_times_at
 from acms.log.validity import Period
 from acms.model import Derived, Draft, Head, State
 from acms.observability.logging import log
@@ -170,7 +170,7 @@ class Indexes:
         #: By log, with the count of rewrites and the epoch it was made under.
         self._in_force: OrderedDict[str, tuple[tuple[int, int], InForce]] = OrderedDict()
         #: The same of its facts, with the count of entries that are no messages.
-        self._standing: OrderedDict[str, tuple[tuple[int, int, int], dict[int, Period]]] = OrderedDict()
+        self._valid_times: OrderedDict[str, tuple[tuple[int, int, int], dict[int, Period]]] = OrderedDict()
         self._hits = self._builds = self._healed = 0
         #: What all parts took when each was used last; those that are gone since are still in it.
         self._counted = 0
@@ -268,21 +268,21 @@ class Indexes:
                 self._in_force.popitem(last=False)
         return found
 
-    async def standing(self, context: str, head: Head, version: int) -> Mapping[int, Period]:
+    async def valid_times(self, context: str, head: Head, version: int) -> Mapping[int, Period]:
         """Return the facts in force at a version, by version, and when each of them is so.
 
         No message changes them, so at the head they hold until something else is appended.
         """
         stamp = head.version - head.messages, head.rewrites, head.epoch
-        known = self._standing.get(context)
+        known = self._valid_times.get(context)
         if known is not None and known[0] == stamp and version == head.version:
-            self._standing.move_to_end(context)
+            self._valid_times.move_to_end(context)
             return known[1]
-        found = await standing_at(self.storage, context, head, version)
+        found = await valid_times_at(self.storage, context, head, version)
         if version == head.version:
-            self._standing[context] = stamp, found
-            if len(self._standing) > COVERS:
-                self._standing.popitem(last=False)
+            self._valid_times[context] = stamp, found
+            if len(self._valid_times) > COVERS:
+                self._valid_times.popitem(last=False)
         return found
 
     async def field(

@@ -309,7 +309,7 @@ class _Caught(NamedTuple):
     version: int
     field: Field
     stale: Stale = NONE
-    standing: Mapping[int, Period] = MappingProxyType({})
+    times: Mapping[int, Period] = MappingProxyType({})
     made: int = 0
 
 
@@ -327,8 +327,8 @@ async def _caught_up(reader: Reader, context: str | None, at: int | None) -> _Ca
     now = await reader.indexes.in_force(context, head, version)
     spaces = () if reader.embedding is None else (reader.embedding.space,)
     field = await reader.indexes.field(context, head, version, now.cover, spaces)
-    standing = {} if field.facts is None else await reader.indexes.standing(context, head, version)
-    return _Caught(version, field, now.stale, standing, head.version - head.messages)
+    times = {} if field.facts is None else await reader.indexes.valid_times(context, head, version)
+    return _Caught(version, field, now.stale, times, head.version - head.messages)
 
 
 async def ranked(
@@ -366,7 +366,7 @@ async def ranked(
         question,
         log.stale,
         log.made,
-        log.standing,
+        log.times,
         vector,
         warnings,
     )
@@ -601,7 +601,7 @@ async def beside(reader: Reader, found: Ranked, asked: Recall, others: Sequence[
     from acms.recall.fact_candidates import Known, Usual, When
     from acms.recall.later import above_facts
 
-    fields = [(one.context, one.field.facts, one.standing) for one in (found, *others)]
+    fields = [(one.context, one.field.facts, one.times) for one in (found, *others)]
     stale, shared, id = NONE, None, None
     if asked.profile is not None:
         id = await reader.indexes.profiles.find(asked.profile, (found.context, found.made))
@@ -609,15 +609,15 @@ async def beside(reader: Reader, found: Ranked, asked: Recall, others: Sequence[
             shared = await _profile(reader, id, asked.profile)
     if shared is not None and id is not None:
         stale = shared.stale.as_profile()
-        fields.insert(0, (id, shared.field.facts, shared.standing))
-    held = [(context, field, standing) for context, field, standing in fields if field is not None]
+        fields.insert(0, (id, shared.field.facts, shared.times))
+    held = [(context, field, times) for context, field, times in fields if field is not None]
     if not held:
         return NOTHING
     usual = Usual.of(found.ranking, [field for _, field, _ in held])
     moment = asked.moment or found.field.newest
     known = [
-        Known(context, field, found.question, usual, When(standing, moment, asked.superseded))
-        for context, field, standing in held
+        Known(context, field, found.question, usual, When(times, moment, asked.superseded))
+        for context, field, times in held
     ]
     rankings = {one.context: one.ranking for one in (found, *others)}
     for one in known:
@@ -635,10 +635,10 @@ async def _profile(reader: Reader, id: str, namespace: str) -> _Caught | None:
         now = await reader.indexes.in_force(id, head, head.version)
         spaces = () if reader.embedding is None else (reader.embedding.space,)
         field = await reader.indexes.field(id, head, head.version, now.cover, spaces)
-        standing = await reader.indexes.standing(id, head, head.version)
+        times = await reader.indexes.valid_times(id, head, head.version)
     except SessionNotFoundError:
         reader.indexes.profiles.forget(namespace)
         return None
     if reader.embedding is not None:
         reader.embedding.heal(id, head.version)
-    return _Caught(head.version, field, now.stale, standing)
+    return _Caught(head.version, field, now.stale, times)

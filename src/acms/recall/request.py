@@ -86,7 +86,7 @@ class Ranked:
     #: Entries at its head that are no messages: what was made of them.
     made: int = 0
     #: Its facts in force, by version, and when each of them is so.
-    standing: Mapping[int, Period] = given(default_factory=dict[int, Period])
+    times: Mapping[int, Period] = given(default_factory=dict[int, Period])
     #: Of the query; None without an embedder, or when it did not answer.
     vector: NDArray[np.float32] | None = None
     warnings: tuple[str, ...] = ()
