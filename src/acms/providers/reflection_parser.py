@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias, cast
 
@@ -229,7 +229,7 @@ def _proposal(item: Any, names: Mapping[str, str], said: Mapping[int, datetime |
     elif fact_id is None and not (subject or attribute):
         raise ValidationError(f"does not say which fact to {action}")
     sources = _sources(given.get("sources"), said)
-    when = next((said[version] for version in sources or reversed(said)), None)
+    when = next((said[version] for version in sources or tuple(said)[::-1]), None)
     valid_from = _moment(given.get("valid_from"), when)
     valid_to = _moment(given.get("valid_to"), when, end=True)
     if valid_from and valid_to and valid_to < valid_from:
@@ -340,7 +340,7 @@ def _moment(value: Any, said: datetime | None, *, end: bool = False) -> datetime
         return None
 
 
-def _sources(value: Any, versions: Container[int]) -> tuple[int, ...]:
+def _sources(value: Any, versions: Mapping[int, object]) -> tuple[int, ...]:
     """Return the versions of turns that are named, those that were asked about, once each."""
     found: dict[int, None] = {}
     for one in cast("list[Any]", value) if isinstance(value, list) else [value]:
