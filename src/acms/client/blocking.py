@@ -146,6 +146,7 @@ class View:
     tags = _blocking(_view.View.tags)
     compactions = _blocking(_view.View.compactions)
     expand = _blocking(_view.View.expand)
+    keys = _blocking(_view.View.keys)
     policy = _blocking(_view.View.policy)
 
     def diff(self, other: View | int | str) -> Diff:
@@ -226,6 +227,8 @@ class ACMS(View):
     delete = _blocking(_async.ACMS.delete)
     compact = _blocking(_async.ACMS.compact)
     reflect = _blocking(_async.ACMS.reflect)
+    state = _blocking(_async.ACMS.state)
+    unstate = _blocking(_async.ACMS.unstate)
     wait = _blocking(_async.ACMS.wait)
     undo = _blocking(_async.ACMS.undo)
     set_policy = _blocking(_async.ACMS.set_policy)
