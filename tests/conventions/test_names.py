@@ -64,7 +64,6 @@ OTHERWISE = {
 }
 #: Names that are still to be changed. This list only shrinks.
 STILL = {
-    "aside": "recall.index_cache.aside",
     "beside": "recall.pipeline.Beside recall.pipeline.beside",
     "card": "recall.reindex._cards",
     "certainty": "recall.confidence.certainty",
