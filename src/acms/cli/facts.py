@@ -182,7 +182,7 @@ async def _list(shell: Shell, asked: _Asked) -> None:
     found = await _found(shell, asked, history=False)
     shell.show(
         {"session": asked.session, "scope": asked.scope, "facts": found},
-        lambda: shell.list(FACTS, found, none="no facts; acms reflect finds them, acms state writes one"),
+        lambda: shell.list(FACTS, found, none="no facts; acms reflect finds them"),
     )
 
 
