@@ -22,7 +22,7 @@ IO = """
     compaction.job
     contract.caller contract.engine contract.providers contract.session_source
     erasure.erase erasure.proof
-    facts.adopt facts.job facts.request
+    facts.adopt facts.by_hand facts.job facts.request
     log.known log.policy log.read
     privacy.rules privacy.scan privacy.stage
     prompt.builder prompt.messages prompt.pins prompt.prefix_window prompt.render prompt.replay prompt.resolve

@@ -66,6 +66,7 @@ class View(Door, Reads):
     context_id = verb(_view.View.context_id)
     said = verb(_view.View.said)
     expand = verb(_view.View.expand)
+    keys = verb(_view.View.keys)
 
     def diff(self, other: View | int | str) -> Diff:
         """Return how what is in force differs on another side: another session, or a version or tag of this one."""
@@ -88,6 +89,8 @@ class ACMS(View, Block, Writes):
     wait_pending = verb(_async.ACMS.wait_pending)
     set_private = verb(_async.ACMS.set_private)
     job = verb(_async.ACMS.job)
+    state = verb(_async.ACMS.state)
+    unstate = verb(_async.ACMS.unstate)
 
     def at(self, version: int | str) -> View:
         """Return a read-only view of the session as if its log ended at a version, or at a tag."""
