@@ -346,7 +346,10 @@ async def test_a_read_gives_what_the_log_itself_gives(home: tuple[Service, str],
 async def test_a_session_that_does_not_exist_yet_reads_like_one_in_process(
     home: tuple[Service, str], name: str
 ) -> None:
-    async with Client(home[0].url) as client, session_on(open_storage("memory://"), name) as own:
+    async with (
+        Client(home[0].url) as client,
+        session_on(open_storage("memory://"), name, namespace="nobody") as own,
+    ):
         remote, read = client.session(name, namespace="nobody"), READS[name]
         for at in places(name):
             over_http = await outcome(read(remote if at is None else remote.at(at)))

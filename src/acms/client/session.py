@@ -15,8 +15,8 @@ from acms.client import nouns
 from acms.client.log import Log
 from acms.client.nouns import noun
 from acms.client.transport import Answer, path
-from acms.client.verb import Asks, Given, Remote, branching, fill, many, one, plain, verb
-from acms.errors import JobFailedError, ValidationError
+from acms.client.verb import Asks, Given, Remote, branching, fill, many, one, plain, upto, verb
+from acms.errors import GoneError, JobFailedError, NotFoundError, ValidationError
 from acms.knowledge import Fact
 from acms.log import foreign, validation
 from acms.log.policy import ResolvedPolicy
@@ -57,8 +57,8 @@ async def _around(of: Remote, _: Given) -> str | None:
 
 
 async def _somewhere(of: Remote, _: Given) -> str:
-    """Return the id of the session's context, which is made where there is none."""
-    return await of.log.find() or await of.log.ensure()
+    """Return the id of the session's context, which is made where there is none, and told what it is called."""
+    return (None if of.log.about else await of.log.find()) or await of.log.ensure()
 
 
 async def _of_facts(of: Remote, given: Given) -> str | None:
@@ -68,7 +68,19 @@ async def _of_facts(of: Remote, given: Given) -> str | None:
 def _recalling(of: Remote, given: Given) -> Given:
     if isinstance(given["exclude"], str):
         raise ValidationError("must be a list of ids, not a string", field="exclude")
-    return {**given, "exclude": list(given["exclude"]), "why": of.log.transport.why}
+    if given["budget"] is not None and given["token_budget"] is not None:
+        raise TypeError("recall() takes budget or token_budget, not both")
+    where = given["where"]
+    if isinstance(where, Mapping):
+        where = {str(name): _written(value) for name, value in where.items()}
+    return {**given, "where": where, "exclude": list(given["exclude"]), "why": of.log.transport.why}
+
+
+def _written(value: object) -> Json:
+    """Write what a filter asks for: a time, one thing or several."""
+    if isinstance(value, datetime):
+        return validation.moment(value, "where").isoformat()
+    return list(value) if isinstance(value, set | frozenset | tuple) else value
 
 
 def _windowed(of: Remote, given: Given) -> Given:
@@ -96,13 +108,17 @@ def _page(answer: Answer, _: Remote) -> HistoryPage:
 
 def _forked(answer: Answer, of: Remote) -> list[Branch]:
     found = nouns.nouns(Branch, answer.data)
-    return [one for one in reversed(found) if of.ends_at is None or (one.fork or 0) <= of.ends_at]
+    return [one for one in reversed(found) if _within(of, one.fork or 0)]
 
 
 @nouns.reading("tags")
 def _tagged(answer: Answer, of: Remote) -> dict[str, int]:
     tags: dict[str, int] = {one["name"]: one["version"] for one in answer.data}
-    return {name: at for name, at in tags.items() if of.ends_at is None or at <= of.ends_at}
+    return {name: at for name, at in tags.items() if _within(of, at)}
+
+
+def _within(of: Remote, version: int) -> bool:
+    return not isinstance(of.ends_at, int) or version <= of.ends_at
 
 
 def _tree(answer: Answer, _: Remote) -> Tree | None:
@@ -141,7 +157,8 @@ class RemoteView(Remote, Reads):
     """A session at a service as it was at a version; it reads and cannot write. See `acms.View`."""
 
     def __repr__(self) -> str:
-        at = "" if self.ends_at is None else f" at v{self.ends_at}"
+        end = self.ends_at
+        at = "" if end is None else f" at {end!r}" if isinstance(end, str) else f" at v{end}"
         return f"<{type(self).__name__} {self.session_id!r}{at}>"
 
     @property
@@ -159,7 +176,7 @@ class RemoteView(Remote, Reads):
         await self.log.known()
         asked: Given = {"other_tag" if isinstance(other, str) else "other_version": other}
         if isinstance(other, RemoteView):
-            asked = {"other": await other.log.known(), "other_version": other.ends_at}
+            asked = {"other": await other.log.known(), "other_version": await upto(other)}
         right = other.session_id if isinstance(other, RemoteView) else self.session_id
         return await Asks("GET diff", lambda answer, of: nouns.diff(answer.data, of.session_id, right))(
             self, asked
@@ -281,6 +298,17 @@ async def _delete(of: RemoteSession, given: Given) -> list[Branch]:
     return [noun(Branch, one.data) for one in calls]
 
 
+async def _job(of: RemoteSession, given: Given) -> Job:
+    context, id = await of.log.known(), given["id"]
+    try:
+        found = noun(Job, (await of.log.transport.call("GET", path("jobs", id))).data)
+    except NotFoundError:
+        found = None
+    if found is None or found.context != context:
+        raise GoneError(f"job {id} does not exist")
+    return found
+
+
 async def _wait(of: RemoteSession, given: Given) -> Compaction | None:
     wait, most = _POLLS
     async with asyncio.timeout(given["timeout"]):
@@ -326,10 +354,12 @@ class Writes:
     compact = verb(ACMS.compact, Asks("POST compact", one(Job, "job"), nulls=True))
     reflect = verb(ACMS.reflect, Asks("POST reflect", one(Job)))
     wait = verb(ACMS.wait, _wait)
+    job = verb(ACMS.job, _job)
     undo = verb(ACMS.undo, Asks("POST undo", _version))
     set_policy = verb(
         ACMS.set_policy, Asks("PATCH policy", one(ResolvedPolicy), context=_somewhere, nulls=True)
     )
+    set_private = verb(ACMS.set_private, Asks("PATCH", _nothing, context=_somewhere))
     close = verb(ACMS.close, _close)
 
 
@@ -355,6 +385,9 @@ class RemoteSession(RemoteView, Writes):
     async def __aexit__(self, *error: object) -> None:
         """Close the session."""
 
-    def at(self, version: int) -> RemoteView:
-        """Return a read-only view of the session as if its log ended at a version."""
-        return RemoteView(self.log, validation.whole(version, "at"))
+    def at(self, version: int | str) -> RemoteView:
+        """Return a read-only view of the session as if its log ended at a version, or at a tag; see `acms.ACMS.at`."""
+        named = isinstance(version, str)
+        return RemoteView(
+            self.log, validation.name(version, "at") if named else validation.whole(version, "at")
+        )

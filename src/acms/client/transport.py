@@ -352,6 +352,7 @@ class Transport:
 
 
 _ARGUMENTS: Mapping[str, str] = {
+    "cursor": "after",
     "at_tag": "at",
     "at_version": "at",
     "other_version": "at",
