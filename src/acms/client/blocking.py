@@ -200,6 +200,7 @@ class Client(Block):
     contexts = stepping(_client.Client.contexts)
     sessions = blocking(_client.Client.sessions)
     render = blocking(_client.Client.render)
+    prompt = blocking(_client.Client.prompt)
     export = stepping(_client.Client.export)
     restore = blocking(_client.Client.restore)
 

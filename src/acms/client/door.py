@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from acms.client.log import Log
 from acms.client.nouns import noun, nouns, value
+from acms.client.prompting import prompted
 from acms.client.session import RemoteSession
 from acms.client.transport import Transport, path
 from acms.config import RetryConfig
@@ -15,6 +16,8 @@ from acms.contract.schema import RenderRequest
 from acms.errors import ValidationError
 from acms.log import validation
 from acms.model import Json
+from acms.prompt.manifest import Manifest
+from acms.prompt.render import Rendered
 from acms.results import ContextInfo, SessionPage
 from acms.storage.sessions import described, held
 
@@ -157,6 +160,21 @@ class Client:
         body = request.to_wire() if isinstance(request, RenderRequest) else dict(request)
         answer = await self._transport.call("POST", path("orchestration", "render"), query=query, body=body)
         return answer.body
+
+    async def prompt(
+        self,
+        session: HasLog | str,
+        description: Mapping[str, Json],
+        *,
+        after: Rendered | Manifest | None = None,
+    ) -> Rendered:
+        """Return the request for a model that a service makes of a session, or of the context with an id.
+
+        `description` is the body of `POST /contexts/{id}/prompt`: `budget`, `codec`, `model`, `system`, `pins`, `last`,
+        `recall`, `user`, `tools`, …. With sessions of a client `acms.Prompt` says the same, and in any order.
+        """
+        context = session if isinstance(session, str) else await session.log.known()
+        return await prompted(self._transport, context, description, after)
 
     async def export(
         self, context: HasLog | str | None = None, *, namespace: str | None = None

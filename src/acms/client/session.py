@@ -14,6 +14,7 @@ from typing import Any
 from acms.client import nouns
 from acms.client.log import Log
 from acms.client.nouns import noun
+from acms.client.prompting import Home
 from acms.client.transport import Answer, path
 from acms.client.verb import Asks, Given, Remote, branching, fill, many, one, plain, upto, verb
 from acms.errors import GoneError, JobFailedError, NotFoundError, ValidationError
@@ -170,6 +171,11 @@ class RemoteView(Remote, Reads):
     def namespace(self) -> str:
         """The group of conversations it belongs to: a user, a project."""
         return self.log.namespace
+
+    @property
+    def home(self) -> Home:
+        """What asks its service to render a prompt."""
+        return Home(self.log.transport)
 
     async def diff(self, other: RemoteView | int | str) -> Diff:
         """Return how what is in force differs on another side: another session, or a version or tag of this one."""
