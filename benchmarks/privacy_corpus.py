@@ -1,10 +1,10 @@
 """Texts drawn from a seed, for `privacy.py`: values of every kind, in every format, in many wordings, and look-alikes.
 
-`SETTINGS` are whole texts and `LOOK_ALIKES` texts that hold nothing sensitive, by format; each found a fault in the rules when
-it was first seen, or looks least like the others. `ASSIGNMENTS` and `SURROUNDINGS` are taken with every name and kind instead.
-In a template «h8» stands for eight characters of an alphabet, «1-99» for a number, «w» for a word, «mail» for an address (all
-names: `Draw.slot`), ⏎ for a new line. ⟦kind⟧ is a value of a kind, ⟦kind|…⟧ a stretch of that kind, with slots of its own.
-Nothing here is real: every key, number and name is drawn at random.
+`privacy_templates.txt` has whole texts, `ASSIGNMENTS` and `SURROUNDINGS` are taken with every name and kind, sentences are
+put together at run time from the parts in `SAYINGS`. Of all of it the hash decides which half it belongs to: `tuned` may be
+looked at while rules change, `held out` may not. In a template «h8» stands for eight characters of an alphabet, «1-99» for a
+number, «w» for a word, «mail» for an address (all names: `Draw.slot`), ⏎ for a new line. ⟦kind⟧ is a value of a kind,
+⟦kind|…⟧ a stretch of that kind, with slots of its own. Nothing here is real: every key, number and name is drawn at random.
 """
 
 # ruff: noqa: E501  a template stays in one line
@@ -12,10 +12,13 @@ Nothing here is real: every key, number and name is drawn at random.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 LOWER = "abcdefghijklmnopqrstuvwxyz"
@@ -93,7 +96,7 @@ PEM = ("RSA PRIVATE KEY", "EC PRIVATE KEY", "OPENSSH PRIVATE KEY", "PRIVATE KEY"
 KINDS = {
     "password": "pw", "api_key": "key", "secret": "value", "token": "value", "client_secret": "value",
     "bearer_token": "value", "jwt": "jwt", "private_key": "pem", "connection_string": "url", "email": "mail",
-    "phone": "phone", "iban": "iban", "credit_card": "card",
+    "phone": "phone", "iban": "iban", "credit_card": "card", "national_id": "person", "passport": "pass",
 }  # fmt: skip
 
 #: Names that say what a value is, by kind.
@@ -109,6 +112,7 @@ NAMES = {
         hmac_secret cookie_secret secret_key_base NEXTAUTH_SECRET""",
     "client_secret": "client_secret clientSecret client-secret AZURE_CLIENT_SECRET consumer_secret",
     "email": "email mail E-Mail correo courriel 邮箱", "phone": "phone mobile tel phoneNumber Telefon Handy Téléphone 电话",
+    "national_id": "ssn SSN national_id taxId", "passport": "passport passport_number Passnummer",
     "iban": "iban IBAN account Konto debtor", "credit_card": "card card_number cardNumber pan Kreditkarte tarjeta",
 }  # fmt: skip
 #: How a name is given its value.
@@ -206,7 +210,7 @@ class Draw:
             "value": lambda: self.slots(self.random.choice(VALUES)),
             "basic": lambda: base64.b64encode(self.slots("«w»:«a14»").encode()).decode(),
             "mail": self.mail, "phone": self.phone, "iban": self.iban, "card": self.card, "jwt": self.jwt, "pem": self.pem,
-            "url": self.url, "badcard": lambda: self.card(right=False), "badiban": lambda: self.iban(right=False),
+            "url": self.url, "person": self.person, "pass": lambda: self.slots(self.random.choice(PASSPORTS)), "badcard": lambda: self.card(right=False), "badiban": lambda: self.iban(right=False),
         }  # fmt: skip
 
     def text(self, template: str) -> tuple[str, list[Span]]:
@@ -313,6 +317,39 @@ class Draw:
         )
         return self.slots(f"{self.random.choice(SCHEMES)}://{user}:") + secret + self.slots(f"@{host}{rest}")
 
+    def person(self) -> str:
+        """Return a personal number of a country whose numbers tell by their shape what they are."""
+        return self.random.choice((self.ssn, self.nir, self.fiscale, self.cpf))()
+
+    def ssn(self) -> str:
+        return self.slots("«100-665»-«10-99»-«1000-9999»")
+
+    def nir(self) -> str:
+        body = self.slots("«1-2»«50-99»0«1-9»«10-95»«z3»«100-999»")
+        return self.random.choice(("{}{}", "{} {}")).format(body, f"{97 - int(body) % 97:02}")
+
+    def fiscale(self) -> str:
+        odd = dict(zip(DIGITS + LOWER.upper(), (1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 1, 0, 5, 7, 9, 13, 15, 17, 19, 21,
+            2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24, 23), strict=True))  # fmt: skip
+        body = self.slots(
+            f"«U6»«50-99»{self.random.choice('ABCDEHLMPRST')}«10-28»{self.random.choice('ABCDFGHL')}«100-999»"
+        )
+        total = sum(odd[char] for char in body[::2]) + sum(
+            int(char, 36) - 10 * char.isalpha() for char in body[1::2]
+        )
+        return body + LOWER.upper()[total % 26]
+
+    def cpf(self) -> str:
+        body = self.slots("«z9»")
+        for _ in range(2):
+            total = sum(int(char) * (len(body) + 1 - at) for at, char in enumerate(body))
+            body += str(total * 10 % 11 % 10)
+        return f"{body[:3]}.{body[3:6]}.{body[6:9]}-{body[9:]}"
+
+
+#: Numbers of passports: of the United States, Germany, France, the United Kingdom, Spain, India, Poland, Japan.
+PASSPORTS = ("«d9»", "C0«X1»X«z4»7", "«10-29»AK«z5»", "5«z8»", "PA«U1»«z6»", "K«d7»", "EH«z7»", "TK«z7»")
+
 
 def under_headings(text: str) -> Iterator[tuple[str, str]]:
     """Yield the lines of a text, each with the heading (`## …`) it stands under."""
@@ -322,6 +359,89 @@ def under_headings(text: str) -> Iterator[tuple[str, str]]:
             heading = line[3:]
         else:
             yield heading, line
+
+
+def half(text: str) -> str:
+    """Return the half that a template or a part of a sentence belongs to."""
+    return ("tuned", "held out")[hashlib.sha256(text.encode()).digest()[0] & 1]
+
+
+def templates(draw: Draw, part: str, sensitive: bool) -> Iterator[tuple[str, str]]:
+    """Yield (format, template) of all that belongs to a half: with something sensitive or without, in one round."""
+    text = (Path(__file__).parent / "privacy_templates.txt").read_text(encoding="utf-8")
+    whole = text.split("\n# look-alikes\n")[not sensitive].split("\n# sensitive\n")[-1]
+    drawn = chain(assigned(draw), assigned(draw), assigned(draw)) if sensitive else ()
+    for heading, template in chain(under_headings(whole), drawn):
+        if half(template) == part:
+            yield heading, template
+    for _ in range(SENTENCES):
+        yield "sentence", sentence(draw, part, sensitive)
+
+
+SENTENCES = 60
+"""Sentences of a round, sensitive or not."""
+
+
+def sentence(draw: Draw, part: str, sensitive: bool) -> str:
+    """Return a sentence made of parts of a half: who, does what with, of which name, a value or not, and what else."""
+
+    def one(of: Sequence[str]) -> str:
+        return draw.random.choice([text for text in of if half(text) == part])
+
+    language = draw.random.choice(sorted(SAYINGS))
+    who, does, names, harmless, rest = (
+        [text.strip() for text in line.split("|")] for line in SAYINGS[language]
+    )
+    if sensitive:
+        name, _, kind = one(names).partition("=")
+        value = "⟦api_key|«value»⟧" if kind == "api_key" else f"⟦{kind}⟧"
+        return f"{one(who)} {one(does)} {name} {value} {one(rest)}."
+    return f"{one(who)} {one(does)} {one(harmless)} {one(rest)}."
+
+
+#: By language: who, does what with, names of values and their kinds, what is harmless, and what else is said.
+SAYINGS = {
+    "en": (
+        "The deploy job | Our billing service | Olga | My old laptop | The container | This script | He | The night shift | Support | The mail gateway",
+        "uses | signs in with | still has | was started with | connects with | asked me for | wrote down | should get | accepts | gave out",
+        """the client secret=client_secret | the password=password | the access token=token | the API key=api_key | my password=password
+        | the webhook secret=secret | the passphrase=password | our license key=api_key | SSN=national_id | the passport number=passport
+        | passport=passport | the root password=password | the refresh token=token | the signing key=api_key | the bot token=token
+        | the social security number=national_id | an admin password=password | the wifi password=password""",
+        """the password policy v2.«1-9» | the token count «d5» | the key «w»_id | the secret named «w»-tls | commit «h40» | the passport photo of 2019
+        | the passwords file /etc/«w»/users | a token limit of «d4» | the password from «10-28».11.2025 | the secret sauce | an API key prefix
+        | the access tokens table | the password field «1-9» | the client secret rotation | build «h8» | the key result «1-9»
+        | the password manager «W» | ticket «U3»-«d4»""",
+        "for staging | until Friday | and nothing else | works | was rejected | since the move | on the second try | as agreed | in the test system | today",
+    ),
+    "de": (
+        "Der Server | Olga | Mein altes Handy | Die Nachtschicht | Unser Dienst | Der Support | Das Skript | Er",
+        "benutzt | braucht | hat noch | meldet sich an mit | kennt | verlangt | bekommt | nennt",
+        """das Passwort=password | das Kennwort=password | den API-Schlüssel=api_key | den Zugangscode=password | das Token=token
+        | das Client Secret=client_secret | die Passnummer=passport | den Reisepass=passport""",
+        """das Passwortfeld «1-9» | die Tokenzahl «d4» | den Schlüsselbund von «W» | Version 2.«1-9».«1-20» | das Passwort vom «10-28».11.2025
+        | das Geheimnis des Erfolgs | die Bestellung «d7» | das Kennwort-Formular""",
+        "für den Test | bis Freitag | und sonst nichts | seit gestern | beim zweiten Mal | wie besprochen | im Keller | noch heute",
+    ),
+    "fr": (
+        "Le serveur | Olga | Mon ancien portable | Notre service | Le script | Elle | L'équipe | Le support",
+        "utilise | demande | connaît | a reçu | se connecte avec | garde | donne | refuse",
+        """le mot de passe=password | la clé API=api_key | le jeton d'accès=token | le mdp=password | le code d'accès=password
+        | le passeport=passport | le secret client=client_secret | le numéro de passeport=passport""",
+        """le mot de passe du «10-28»/11/2025 | la version 2.«1-9» | la clé de la réussite | le champ mot de passe «1-9» | la commande «d7»
+        | le secret du chef | les jetons de la page «1-99» | le fichier /srv/«w»/cle""",
+        "pour les tests | jusqu'à vendredi | et rien d'autre | depuis hier | en ce moment | comme convenu | au bureau | aujourd'hui",
+    ),
+    "es": (
+        "El servidor | Olga | Mi portátil viejo | Nuestro servicio | El script | Ella | El equipo | Soporte",
+        "usa | pide | conoce | recibió | entra con | guarda | da | rechaza",
+        """la contraseña=password | la clave API=api_key | el token de acceso=token | el código de acceso=password | mi contraseña=password
+        | el pasaporte=passport | el secreto de cliente=client_secret | el número de pasaporte=passport""",
+        """la contraseña del «10-28»/11/2025 | la versión 2.«1-9» | la clave del éxito | el campo contraseña «1-9» | el pedido «d7»
+        | el secreto del chef | los tokens de la página «1-99» | el archivo /srv/«w»/clave""",
+        "para pruebas | hasta el viernes | y nada más | desde ayer | por ahora | como acordamos | en la oficina | hoy",
+    ),
+}  # fmt: skip
 
 
 def assigned(draw: Draw) -> Iterator[tuple[str, str]]:
@@ -334,277 +454,3 @@ def assigned(draw: Draw) -> Iterator[tuple[str, str]]:
     for heading, line in under_headings(SURROUNDINGS):
         kind = "api_key" if draw.random.random() < 0.4 else draw.random.choice(PLAIN)
         yield heading, line.replace("{value}", f"⟦{kind}⟧")
-
-
-SETTINGS = r"""
-## configuration
-ConnectionStrings__Main=Server=«w».internal;User Id=sa;Password=⟦password⟧;
-      - name: POSTGRES_PASSWORD⏎        value: ⟦password⟧
-env:⏎  DB_PASS: ⟦password⟧⏎  DB_USER: app
-stringData:⏎  username: app⏎  password: ⟦password⟧
-root:⟦password⟧@«w»-«1-9».corp.net:22
-"adminPassword": {"value": "⟦password⟧"},
-machine api.«w».io⏎  login «w»⏎  password ⟦password⟧
-OPENAI_API_KEY=⟦api_key|sk-proj-«u74»T3BlbkFJ«u74»⟧⏎OPENAI_MODEL=gpt-4o-mini
-{"pan":"⟦credit_card⟧","exp_month":«1-12»,"exp_year":2028}
-{"type":"service_account","project_id":"«w»","private_key":"⟦private_key|-----BEGIN PRIVATE KEY-----\n«b64»\n«b64»\n«b64»\n«b40»==\n-----END PRIVATE KEY-----⟧\n"}
-sms.gateway: sent id=«h12» to=⟦phone|+4479«z8»⟧ parts=1
-enable secret 0 ⟦password⟧
-username «w» privilege 15 password 0 ⟦password⟧
-# cloud-init⏎chpasswd:⏎  list: |⏎    root:⟦password⟧
-network={⏎  ssid="«w»"⏎  psk="⟦password⟧"⏎}
-variable "db_password" {⏎  default = "⟦password⟧"⏎}
-## code
-  admin_password                  = "⟦password⟧"
-password: str = "⟦password⟧"
-PASSWORD: Final = '⟦password⟧'
-let password: String = "⟦password⟧"
-await page.fill('#password', '⟦password⟧');
-cy.get('[name=password]').type('⟦password⟧')
-DB_PASS = "⟦password⟧"  # noqa
-$cred = ConvertTo-SecureString "⟦password⟧" -AsPlainText -Force
-smtp.login("«w»", "⟦password⟧")
-define( 'DB_USER', '«w»' );⏎define( 'DB_PASSWORD', '⟦password⟧' );⏎define( 'DB_CHARSET', 'utf8mb4' );
-smtp.Credentials = new NetworkCredential("«w»", "⟦password⟧");
-let cfg = Config::new().user("«w»").password("⟦password⟧").host("«ip»");
-my $dbh = DBI->connect("dbi:mysql:«w»", "«w»", "⟦password⟧", { RaiseError => 1 });
-settings(refresh_token="⟦token⟧", timeout=3)
-auth=('bot', '⟦password⟧')
-## shell
-wget --user=bot --password=⟦password⟧ https://«w».internal/f.zip
-docker login -u bot -p ⟦password⟧ registry.«w».internal
-unzip -P ⟦password⟧ backup.zip
-openssl enc -aes-256-cbc -pass pass:⟦password⟧ -in a -out b
-git clone ⟦connection_string⟧
-sudo mysql -u«first» -p'⟦password⟧'
-net user «w» ⟦password⟧ /add
-DATABASE_PASSWORD=⟦password⟧ npm run migrate
-echo "⟦password⟧" | sudo -S apt update # sudo password: ⟦password⟧
-keytool -storepass ⟦password⟧ -alias «w»
-rabbitmqctl add_user «w» ⟦password⟧
-$ cat ~/.pgpass⏎db.«w».internal:5432:«w»:app:⟦password|«a16»⟧
-lftp -u «w»,⟦password⟧ ftp.«w».net -e 'mirror -R dist /www; quit'
-gpg --batch --yes --passphrase '⟦password⟧' -c backup-«d8».tar
-mongosh "mongodb://«ip»:27017/admin" --username «w» --password '⟦password⟧'
-ipmitool -I lanplus -H «ip» -U ADMIN -P ⟦password⟧ power status
-xfreerdp /u:«w» /p:'⟦password⟧' /v:«ip» /dynamic-resolution
-kubeadm join «ip»:6443 --token ⟦token|«h6».«h16»⟧ --discovery-token-ca-cert-hash sha256:«h64»
-./config.sh --url https://github.com/«w»/«w» --token ⟦token|A«U28»⟧
-ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI«b43» ⟦email⟧
-pip install --extra-index-url ⟦connection_string|https://«w»:«a20»@pypi.«w».io⟧/simple «w»
-$ git remote -v⏎origin	⟦connection_string|https://«w»:ghp_«a36»@github.com⟧/«w»/«w».git (fetch)
-## protocol
-Authorization: Bearer ⟦bearer_token⟧
--H 'authorization: Bearer ⟦bearer_token⟧'
-Authorization: Basic ⟦password|«basic»⟧
-https://api.telegram.org/bot⟦api_key|«d10»:AA«u33»⟧/getMe
-"authorization": ["Bearer ⟦bearer_token⟧"]
-{name: 'Authorization', value: 'Basic ⟦password|«basic»⟧'}
-GET /v2/forecast?city=Bremen&appid=⟦api_key|«h32»⟧&units=metric HTTP/1.1
-jdbc:mysql://«ip»:3306/«w»?user=«w»&password=⟦password|«a14»⟧&useSSL=false
-fetch(url, { headers: { Authorization: 'Bearer ⟦bearer_token|«a32»⟧' } })
-ftp> user «w» ⟦password⟧⏎230 Login successful.
-https://wa.me/⟦phone|4917«d9»⟧ ping me there
-<a href="mailto:⟦email⟧?subject=Hi">write us</a>
-RCPT TO:<⟦email⟧>⏎250 2.1.5 Ok
-BEGIN:VCARD⏎VERSION:3.0⏎FN:«first» «last»⏎TEL;TYPE=CELL:⟦phone⟧⏎EMAIL:⟦email⟧⏎END:VCARD
-Set-Cookie: session=⟦token⟧; Path=/; HttpOnly
-connect.sid=⟦token|s%3A«u32».«b43»⟧
-## log
-{"role": "tool", "content": "export KEY=⟦api_key⟧\nexport DEBUG=1"}
-Nov 10 09:11:02 mx postfix/smtp[«d4»]: «H10»: to=<⟦email⟧>, relay=none, delay=30, status=deferred
-## table
-INSERT INTO customers VALUES («d4», '«first»', '⟦email⟧', '⟦phone⟧');
-id,login,password,created⏎1,«w»,⟦password|«a12»⟧,2025-03-0«1-9»
-| Host | User | Password |⏎|---|---|---|⏎| «ip» | «w» | `⟦password⟧` |
-<DbtrAcct><Id><IBAN>⟦iban⟧</IBAN></Id></DbtrAcct>
-<subscription-key>⟦api_key|«value»⟧</subscription-key>
-SET PASSWORD FOR '«w»'@'localhost' = '⟦password⟧';
-## chat
-the password's ⟦password⟧ btw
-use admin / ⟦password⟧ for the staging login, password included
-I've set your password to ⟦password⟧, change it after logging in
-try "⟦password⟧" as the password
-I always use ⟦password⟧ as my password
-it's ⟦connection_string⟧, I think
-sms to ⟦phone⟧ failed
-my number is ⟦phone⟧
-Can you log in with user «first» and password ⟦password⟧?
-PASSWORD IS ⟦password⟧
-login «first»⏎password ⟦password⟧⏎
-My banking password is ⟦password⟧ and it was in the breach.
-Hotline ⟦phone⟧ (Mo-Fr)
-TICKET-«1-999»: customer wrote 'my password ⟦password⟧ does not work'
-password («w»-«1-9».corp.net): ⟦password⟧
-Phone no. ⟦phone⟧
-«first» (10:«10-59» AM): what's the wifi password? «last»: ⟦password⟧
-The admin password was changed to ⟦password⟧ yesterday.
-Use the password ⟦password⟧ for the archive.
-login «w» / ⟦password⟧ - password must be changed
-Ask «first» (⟦phone⟧) about the phone line
-«first»: what was the password again?⏎«last»: ⟦password⟧
-hey can you try logging in with ⟦email⟧ / ⟦password⟧ and tell me if the dashboard loads?
-Guest Wi-Fi "«W» Visitors", passphrase: ⟦password|«w» «w» «w» «d2»⟧
-you can reach me at ⟦email|«w».«w» (at) «w» (dot) com⟧ after lunch
-Kind regards,⏎«first» «last»⏎Head of Support, «W» GmbH⏎T ⟦phone⟧⏎M ⟦phone⟧⏎⟦email⟧
-Je kunt me bellen op ⟦phone|06 «z8»⟧.
-⟦jwt⟧⏎⟦jwt⟧
-cc ⟦email⟧; bcc ⟦email⟧
-cat id_rsa⏎⟦private_key⟧⏎
-login: «first»⏎pwd: ⟦password⟧
-my key:⏎⏎⟦private_key|-----BEGIN RSA PRIVATE KEY-----⏎«b64»⏎«b64»⟧
-Password for the shared drive: ⟦password⟧
-Ticket #«d5»: customer says the temporary password ⟦password⟧ was rejected twice.
-## languages
-La contraseña es ⟦password⟧
-密码是 ⟦password⟧
-密码：⟦password⟧
-La password è ⟦password⟧
-hasło: ⟦password⟧
-Şifre: ⟦password⟧
-Zugangsdaten: Benutzer «first», Passwort ⟦password⟧
-le mot de passe du wifi est ⟦password⟧
-La password del server è ⟦password⟧
-a senha do banco é ⟦password⟧
-登录密码：⟦password⟧
-我的密码是⟦password⟧
-パスワード: ⟦password⟧
-비밀번호는 ⟦password⟧
-Twoje hasło to ⟦password⟧
-电话号码是⟦phone⟧
-パスワードは「⟦password⟧」です
-WLAN: «w»-guest, Schlüssel: ⟦password⟧
-Ich habe das Passwort auf ⟦password⟧ zurückgesetzt.
-identifiant : «w»⏎mdp : ⟦password⟧
-La clave del wifi es ⟦password⟧, la red se llama «W».
-お世話になっております。初期パスワードは「⟦password⟧」です。初回ログイン時に変更してください。
-メールアドレスは⟦email⟧です。
-Sie erreichen mich unter ⟦phone|0176 «d3» «d5»⟧ oder im Büro: ⟦phone|040 / «d3» «d2» «d2»⟧.
-Mi móvil es el ⟦phone|6«z2» «z3» «z3»⟧, llámame mañana.
-Bitte schicken Sie die Rechnung an ⟦email⟧, danke.
-"""
-
-LOOK_ALIKES = r"""
-## configuration
-[merge]⏎	conflictstyle = diff3⏎[credential]⏎	helper = osxkeychain⏎[user]⏎	signingkey = «H16»
-annotations:⏎  checksum/secret: «h64»
-resource "random_password" "«w»" {⏎  length  = 32⏎  special = false⏎}
-secret_arn = "arn:aws:secretsmanager:us-east-1:«d12»:secret:«w»/db-«a6»"
-password=⏎user=«w»⏎token=⏎secret=
-DB_PASSWORD=${DB_PASSWORD:?required}⏎TOKEN=$(cat /run/secrets/token)⏎SECRET=%SECRET%
-vocab: {"token": «d4», "Ġpassword": «d5», "Ġsecret": «d4», "key": «d4»}
-"hashed_secret": "«h40»", "is_verified": false, "line_number": «1-99», "type": "Secret Keyword"
-<dependency><groupId>com.auth0</groupId><artifactId>java-jwt</artifactId><version>4.«0-9».«0-9»</version></dependency>
-keepalive_timeout 65; client_max_body_size 20m; limit_req zone=login burst=«1-20»; proxy_set_header Authorization $http_authorization;
-ssl_certificate /etc/ssl/certs/«w».pem;⏎ssl_certificate_key /etc/ssl/private/«w».key;⏎ssl_session_cache shared:SSL:10m;
-tokenizer: cl100k_base⏎pad_token: "<pad>"⏎eos_token: "</s>"⏎unk_token: "[UNK]"⏎bos_token_id: 1
-securitySchemes:⏎  ApiKeyAuth:⏎    type: apiKey⏎    in: header⏎    name: X-API-Key⏎  BearerAuth:⏎    scheme: bearer⏎    bearerFormat: JWT
-password: !!secretRef, tokenCount: 0, keyBy: 'id', secretsManager: new SecretsManager({ region })
-"phone": {"type": "string", "pattern": "^\\+[1-9]\\d{1,14}$", "maxLength": 16}
-## code
-$password = $_POST['password']; $token = bin2hex(random_bytes(32));
-re.compile(r"(?i)(password|token|secret)\s*[:=]\s*\S+")
-use Illuminate\Support\Facades\Password;⏎Password::min(12)->mixedCase()->uncompromised();
-<label for="api-key">API key</label> <input id="api-key" :value="apiKey" readonly>
-api_key = os.environ.get('API_KEY') or config['api_key']⏎if not api_key:⏎    raise RuntimeError('Set API_KEY first')
-<meta name="csrf-param" content="authenticity_token"><link rel="preload" href="/_next/static/chunks/«100-9999»-«h16».js">
-case Key.F5: case Key.Enter: keyDown(event.keyCode, event.ctrlKey); keymap['Ctrl-S'] = 'save'
-decorators: @app.route("/token") @login_required @cache.cached(timeout=«10-99»)
-KEY_COLUMNS = ("tenant", "session", "seq")⏎sort_key = lambda row: (row.token, -row.score)
-@pytest.fixture⏎def token(client): return client.post('/token').json()['access_token']
-token_ids = [101, 7592, 2088, 102, 0, 0, 0]⏎attention_mask = [1, 1, 1, 1, 0, 0, 0]⏎keys = ['q', 'k', 'v']
-## shell
-read -s -p 'Password: ' PASSWORD; export PASSWORD; echo "$PASSWORD" | sudo -S true; unset PASSWORD
-gpg --recv-keys «H40»; apt-key adv --keyserver hkps://keys.example.org --recv «H16»
-TOKEN=$(curl -s -X PUT http://169.254.169.254/latest/api/token -H 'X-aws-ec2-metadata-token-ttl-seconds: 60')
-Enter passphrase (empty for no passphrase): ⏎Enter same passphrase again: ⏎Your identification has been saved in «w».
-aws secretsmanager get-secret-value --secret-id prod/«w»/db --query SecretString --output text
-? API key (leave blank to log in with the browser) › ⏎✔ Logged in as «w»
-vault write auth/approle/login role_id=$ROLE secret_id=$SECRET
-## protocol
-HTTP/1.1 401 Unauthorized⏎WWW-Authenticate: Bearer realm="«w»", error="invalid_token"⏎Content-Length: «d3»
-{"usage":{"prompt_tokens":«d4»,"completion_tokens":«d3»,"total_tokens":«d4»},"id":"chatcmpl-«a29»"}
-«ip» - «w» [«10-28»/Jun/2024:1«0-9»:«10-59»:«10-59» +0200] "GET /password/reset?step=2 HTTP/1.1" 302 0
-Set-Cookie: token=; Max-Age=0; Path=/; HttpOnly⏎Set-Cookie: lang=en; Path=/
-{"ok":false,"error":"missing_token","needs":["password","secret"]}
-x-ratelimit-limit-tokens: «d6»⏎x-ratelimit-remaining-tokens: «d6»⏎x-ratelimit-reset-tokens: «1-60»ms
-{"error":{"code":"token_expired","message":"Token expired at «time»","param":"token"}}
-## log
-#«1-20»  0x0000«h12» in check_password (pw=0x7ffe«h8» "", len=0) at pam.c:«1-999»
-e2e: enters password → clicks Sign in → sees dashboard («d4» ms)
-Starting «w» with args: --password-file=/run/secrets/pw --token-ttl=15m --secret-backend=aws
-2025/11/12 10:«10-59»:33 [error] «d4»#«d4»: *«d6» user "«w»": password mismatch, client: «ip», server: «w».io, request: "GET /admin HTTP/1.1"
-pam_unix(sshd:auth): authentication failure; logname= uid=0 euid=0 tty=ssh ruser= rhost=«ip»
-{"KeyMetadata": {"KeyId": "«uuid»", "KeyState": "Enabled", "KeyUsage": "ENCRYPT_DECRYPT", "KeyManager": "CUSTOMER"}}
-Jun «10-28» 1«0-9»:«10-59»:«10-59» «w» sshd[«d5»]: Accepted publickey for deploy from «ip» port «d5» ssh2: ED25519 SHA256:«b43»
-## table
-«d4» «d4» «d4» «d4»⏎«d4» «d4» «d4» «d4»
-«uuid»,«1000-9999»,«time»,«ip»,«w»,ok⏎«uuid»,«1000-9999»,«time»,«ip»,«w»,ok⏎«uuid»,«1000-9999»,«time»,«ip»,«w»,ok
-username,password,role⏎# passwords are hashed, see «w».md⏎
-## chat
-He passed: 85 %. Bus pass: valid. Boarding pass: gate B12. Pass rate: 97.5%. A hall pass is a pass to the hall.
-Please pass the salt. Pass: 12, fail: 3. Boarding pass: mobile. Day pass: «10-40» EUR. Pass code of conduct training.
-Token «d4» of «d5» generated, «10-99».«0-9» tokens/s, kv cache «d3» MiB
-The token budget: 4096 tokens; the prompt uses «100-999» tokens, so pass max_tokens=«d4».
-## languages
-password: "Contraseña"⏎passwordPlaceholder: "Escribe tu contraseña"⏎token: "Código de acceso"
-Ihre Bestellung «z3»-«z7» vom «1-28».«1-12».2025 über «10-999»,«z2» € wurde versandt. Sendungsnummer: 00340«z15».
-Kundennummer: «z10»⏎Vertragsnummer: «z4» «z4» «z2»⏎Zählernummer: 1«U3»«z10»⏎Zählerstand: «d6»
-パスワードは8文字以上で入力してください。密码必须包含数字。비밀번호를 잊으셨나요? Пароль должен содержать цифры. Hasło jest za krótkie.
-Passwort vergessen? Das Passwort muss mindestens 8 Zeichen haben. Passwort: erforderlich.
-Mot de passe oublié ? Le mot de passe est incorrect. Mot de passe : obligatoire.
-La contraseña es demasiado corta. Contraseña: obligatorio. ¿Olvidó su contraseña?
-API 密钥可以在控制台重新生成，令牌有效期为两小时。
-密码长度不能少于8位。密码错误，请重试。忘记密码怎么办？
-El token es inválido. Le jeton est expiré. Das Token ist ungültig. Il token è scaduto.
-password in Chinese is 密码, in Japanese パスワード, in Russian пароль, in Turkish şifre
-Le secret de la réussite : travailler. Der Schlüssel: Geduld. El secreto: paciencia.
-Termin am «10-28».0«1-9».2025 um «10-18»:«10-59» Uhr, Raum «d3», Kundennr. «d8», Tel-Aviv-Str. «1-99»
-## identifier
-tweet «1-9»«z18», channel «1-9»«z17», page 1000«z11»
-github.com/«w»/token v0.0.0-2023«z10»-«h12» h1:«b43»=
-mastodon @«w»@«w».social
-msg_«a24» req_«a24» run_«a24» call_«a24»
-{"idempotency_key": "«uuid»", "cache_key": "user:«1-9999»:v2", "partition_key": "«h16»"}
-«h32»  «w».iso⏎«h128»  «w».tar.xz
-«w»==«0-9».«0-30».«0-9» \⏎    --hash=sha256:«h64»
-contract address 0x«h40»
-## number
-EAN 4«z12», GTIN-14 «z14», UPC «z12»
-4«z12»  «W» tea 100 g  3,49⏎4«z12»  «W» oil 1 l   7,99
-{"user_id": 4«z15», "snowflake": 4«z17»}
-(«d3») «d3» rows, [«d3»] «d4», («z4») «d6»
-matrix: «z3» «z3» «z4»⏎        «z3» «z3» «z4»
-1 000 000, 2 500 000 and «d2» «z3» «z3» CHF; 01 02 03 04 05; 12-34-56
-part 0«z3»-«z6»-«z2», drawing «z3».«z3».«z4», catalogue «d3»-«d4», DIN 0«z4»
-iat=17«z8» exp=17«z8» ms=17«z11» ns=17«z17»
-pi = 3.14159265358979323846, e = 2.718281828459045, «2-9»^«60-99» = «d1»«z24»
-20250«1-9»1«0-9»T1«0-9»«10-59»«10-59»Z
-53°04'«10-59».2"N 8°48'«10-59».5"E
-order «d3»-«d3»-«d4» shipped; part no. «d3»-«d3»-«d4»; SKU «d4»-«d4»
-Serial number «z4»-«z4»-«z4», firmware «1-9».«1-99».«1-99», MAC «h2»:«h2»:«h2»:«h2»:«h2»:«h2», IMEI not given
-## placeholder
-postgres://$DB_USER:$DB_PASS@«w».example.org:5432/app
-aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY
------BEGIN PRIVATE KEY-----⏎...⏎-----END PRIVATE KEY-----
-name@domain.tld
-DATABASE_URL=postgres://USER:PASSWORD@HOST:5432/DBNAME
-private_key: "-----BEGIN RSA PRIVATE KEY-----\n<your key>\n-----END RSA PRIVATE KEY-----\n"
-Authorization: Bearer <token>
-sk-xxxxxxxxxxxxxxxxxxxxxxxx
-Phone: (___) ___-____
-Write to <first>.<last>@<company>.com
-Keys look like `ghp_…`, `gho_…` or `github_pat_…`.
-Card number: XXXX XXXX XXXX «z4»⏎Expiry: MM/YY⏎CVC: ***
-Mot de passe : non défini
-SLACK_WEBHOOK=https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX
-curl -u username:password https://«w».example.com
-postgresql://user:password@localhost:5432/mydb
-Replace `<YOUR_API_KEY>` with your key: `export API_KEY=<YOUR_API_KEY>`
-## encoded
-data:image/jpeg;base64,/9j/4AAQSkZJRgABAQ«b600»
-\u0068\u0065 \x«h2»\x«h2» %E2%82%AC%20«z2» &#8364; =?UTF-8?B?«b40»?=
------BEGIN CERTIFICATE REQUEST-----⏎«b64»⏎«b64»⏎-----END CERTIFICATE REQUEST-----⏎-----BEGIN RSA PUBLIC KEY-----⏎«b64»⏎-----END RSA PUBLIC KEY-----
-ssh-dss AAAAB3NzaC1kc3MAAACB«b180»== «w»
------BEGIN PUBLIC KEY-----⏎MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8A«b32»⏎«b64»⏎«b40»==⏎-----END PUBLIC KEY-----
-"""

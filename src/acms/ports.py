@@ -101,8 +101,10 @@ class Embedder(Protocol):
     where it is missing.
     """
 
-    #: Numbers in a vector.
-    dimension: int
+    @property
+    def dimension(self) -> int:
+        """Numbers in a vector."""
+        ...
 
     async def embed(self, texts: list[str]) -> Sequence[Sequence[float]] | NDArray[np.float32]:
         """Return one vector for each text, in order; none for no texts, but one for an empty text.

@@ -41,7 +41,7 @@ RETIRED = {
 #: Names that mean something else by the word (alphabets, bank cards, measures, sizes), and public names.
 OTHERWISE = {
     "beside": """
-        cli.prompting._beside privacy.assigned._beside privacy.assigned_apart.beside_mail
+        cli.prompting._beside
         text.tokenizer._beside
     """,
     "card": "privacy.personal.cards",
@@ -64,7 +64,6 @@ OTHERWISE = {
 }
 #: Names that are still to be changed. This list only shrinks.
 STILL = {
-    "aside": "recall.index_cache.aside",
     "beside": "recall.pipeline.Beside recall.pipeline.beside",
     "card": "recall.reindex._cards",
     "certainty": "recall.confidence.certainty",

@@ -24,7 +24,7 @@ IO = """
     erasure.erase erasure.proof
     facts.adopt facts.job facts.request
     log.known log.policy log.read
-    privacy.scan privacy.stage
+    privacy.rules privacy.scan privacy.stage
     prompt.builder prompt.messages prompt.pins prompt.prefix_window prompt.render prompt.replay prompt.resolve
     prompt.staying prompt.summaries
     recall.embeddings recall.index_cache recall.namespace recall.pipeline recall.reindex

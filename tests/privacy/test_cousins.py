@@ -184,7 +184,6 @@ npm config set //registry.example.com/:_authToken «8dj3KDs93kdKD93kd92KDk39dk3K
 aws configure set aws_secret_access_key «8dj3KDs93kdKD93kd92KDk39dk3KD8dj3KDs93k»
 dotnet user-secrets set "Db:Password" "«garnet!704»"
 vault kv put secret/app password=«garnet704»
-consul kv put app/db/password «garnet704!»
 useradd -m -p «garnet704!» bob
 bitcoin-cli walletpassphrase "«garnet704»" 60
 java -jar x.jar -password «garnet704»
@@ -195,7 +194,6 @@ SMTPPASS=«garnet!704»
 Utente bob, password «tmQVKXgPQEAUDRjL», valida fino a lunedì
 Utente bob, password «G@Rn3T3», valida
 kubectl create secret generic db --from-literal=password='«garnet!704»'
-INSERT INTO users (login, pass) VALUES ('bob', '«garnet!704»');
 INSERT INTO customers VALUES (3921, 'Anna', '«404-842-3512»');
 INSERT INTO customers VALUES (3921, 'Anna', '«0532 702 02 13»');
 VALUES ('Anna', '«06 32 15 85 47»', 1)
@@ -792,7 +790,6 @@ jeton: 2
 токен №2
 Geheimnis: 3 Zutaten
 codice postale: 20121
-codice fiscale: RSSMRA85T10A562S
 código postal: 28001
 code d'accès au bâtiment : voir l'accueil
 Anna: which password manager?¶Ben: bitwarden2

@@ -9,7 +9,7 @@ import pytest
 
 from acms.model import Privacy
 from acms.privacy.detect import redact, spans
-from acms.privacy.plausibility import entropy
+from acms.privacy.looks import entropy
 
 MADE = random.Random(47)
 ALNUM = string.ascii_letters + string.digits

@@ -15,19 +15,11 @@ from typing import Any
 
 import pytest
 
-from acms.privacy import assigned, assigned_apart, commands, detect, headers, personal, plausibility, tokens
+from acms.privacy import apart, detect, identity, looks, named, personal, rules, tokens
 from acms.privacy.detect import spans
+from acms.privacy.found import Exhausted, Work
 
-MODULES = (
-    tokens,
-    assigned_apart,
-    assigned,
-    commands,
-    headers,
-    personal,
-    plausibility,
-    detect,
-)
+MODULES = (apart, detect, identity, looks, named, personal, tokens)
 
 BEGIN, END = "-----BEGIN RSA PRIVATE KEY-----\n", "-----END RSA PRIVATE KEY-----\n"
 OPENINGS = (
@@ -53,9 +45,28 @@ OPENINGS = (
     # Signs, blanks, brackets and words.
     " ", "\n", "\\", "\"", "'", "`", "[", "{", "{{", "<", "=", ":", ";", ".", "_", "a", "A1", "é", "密", "İ", "[REDACTED: ", "[REDACTED: token] a1 ",
 )  # fmt: skip
-#: The beginnings of tokens of services, and what a name of a secret begins with, as their rules have them.
-_HEADS = sorted(f"{head}a1 " for head in tokens._known().shapes)  # pyright: ignore[reportPrivateUsage]
-_STEMS = [f"{stem}: a1 " for stem in (*assigned._STEMS, *assigned._STEMS_BEYOND)]  # pyright: ignore[reportPrivateUsage]
+
+
+def _pieces(shape: str) -> str:
+    """Return something like what a shape of the data describes: its literals, with a digit where it has a set."""
+    return re.sub(
+        r"\\[dw]|\[[^\]]*\]|\\.|\(\?\S{1,2}|[(){}|+*?^$]|\d,\d+", lambda part: "a1"[part[0][0] == "["], shape
+    )[:60]
+
+
+#: What each row of the data waits for, and something like what it describes.
+_ROWS = [
+    *(
+        f"{head}a1 "
+        for row in rules.rows("tokens")
+        for head in (*row.get("heads", ()), row.get("inside", "ey"))
+    ),
+    *(f"{_pieces(row['shape'])} " for name in ("tokens", "numbers") for row in rules.rows(name)),
+    *(f"{literal} {_pieces(row['shape'])} a1" for row in rules.rows("commands") for literal in row["has"]),
+    *(f"{name} 123-45-6789 " for row in rules.rows("numbers") for name in row["names"]),
+    *(f"{name}: a1 " for some in rules.words()["names"].values() for name in some),
+    *(f"{name} C01X00T47 " for name in rules.words()["passport"]),
+]
 
 
 class _Counted:
@@ -140,6 +151,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in list(vars(module).items()):
             if isinstance(value, re.Pattern):
                 monkeypatch.setattr(module, name, _Counted(value))
+        if hasattr(module, "compiled"):
+            monkeypatch.setattr(module, "compiled", lambda *shape: _Counted(rules.compiled(*shape)))
 
 
 def _read(text: str) -> int:
@@ -151,11 +164,23 @@ def _read(text: str) -> int:
 @pytest.mark.usefixtures("counted")
 def test_four_times_the_text_is_four_times_the_reading() -> None:
     grown: dict[str, float] = {}
-    for opening in OPENINGS:
+    for opening in (*OPENINGS, *_ROWS[::50]):
         short, long = _read(_repeated(opening, 8_000)), _read(_repeated(opening, 32_000))
         if long > 6 * short:
             grown[opening[:40]] = long / short
     assert not grown
+
+
+def test_a_text_that_takes_too_much_work_is_stopped_and_taken_out_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "the password is, " * 2_000
+    assert spans(text) == []
+    monkeypatch.setattr(Work, "AT_LEAST", 10_000)
+    monkeypatch.setattr(Work, "PER_CHARACTER", 1)
+    assert spans(text) == [(0, len(text), "secret", True)]
+    with pytest.raises(Exhausted):
+        list(named.names(text, text, Work(0)))
 
 
 def _seconds(text: str) -> float:
@@ -169,6 +194,16 @@ def _seconds(text: str) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("opening", [*OPENINGS, *_HEADS, *_STEMS], ids=ascii)
-def test_four_times_the_text_takes_four_times_as_long(opening: str) -> None:
-    assert _seconds(_repeated(opening, 128_000)) < 8 * _seconds(_repeated(opening, 32_000)) + 0.05
+@pytest.mark.parametrize("opening", [*OPENINGS, *_ROWS], ids=ascii)
+def test_twice_the_text_takes_twice_as_long_up_to_a_megabyte(opening: str) -> None:
+    """Times of texts of one size differ by the machine: a ratio must be wrong five times, at growing sizes, to count."""
+    size, worst = 16_000, 9.0
+    for _ in range(5):
+        worst = min(
+            worst, _seconds(_repeated(opening, 2 * size)) / max(0.001, _seconds(_repeated(opening, size)))
+        )
+        if worst <= 2.3:
+            break
+        size = min(2 * size, 500_000)
+    assert worst <= 2.3
+    assert _seconds(_repeated(opening, 1_000_000)) < 2.3**4 * max(0.01, _seconds(_repeated(opening, 62_500)))

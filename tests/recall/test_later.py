@@ -305,12 +305,13 @@ async def test_another_log_of_the_namespace_has_versions_of_its_own(storage: Sto
         session_on(storage, "other", words=True, namespace="team") as other,
     ):
         for session in (first, other):
-            await fill(session, "the Lisbon printer is Brother", close=True)
+            name = session.session_id
+            await fill(session, f"the Lisbon printer of {name} is Brother", close=True)
             await fill(session, "rain", close=True)
             extra = (
                 "" if session is first else " and nobody who works there likes it at all any more these days"
             )
-            await fill(session, f"Decision: the Lisbon printer is Canon{extra}", close=True)
+            await fill(session, f"Decision: the Lisbon printer of {name} is Canon{extra}", close=True)
             await fill(session, "now")
         for budget in range(5, 120, 3):
             items = await first.recall("Lisbon printer", token_budget=budget, scope="namespace")
@@ -318,7 +319,7 @@ async def test_another_log_of_the_namespace_has_versions_of_its_own(storage: Sto
             shown = {(item.id.split("_")[1], item.version) for item in items}
             for item in items:
                 assert item.later is None or (item.id.split("_")[1], item.later) in shown
-        assert len([item for item in items if item.later]) == 2
+        assert [item.session_id for item in items if item.later] == ["first"]
 
 
 @settings(max_examples=40)

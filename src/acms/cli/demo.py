@@ -280,7 +280,7 @@ def _draw_facts(screen: Screen, told: dict[str, Any]) -> None:
         Column("value", wide=True, of=lambda fact: preview(fact.value or fact.content, 100)),
         Column("subject", "magenta"),
         Column("attribute", "magenta"),
-        Column("said at", "cyan", of=lambda fact: " ".join(places.get(id, id) for id in fact.sources)),
+        Column("said at", "cyan", of=lambda fact: " ".join(str(places.get(id, id)) for id in fact.sources)),
     )
     screen.list(columns, facts[:LISTED])
     screen.line(f"{min(LISTED, len(facts))} of {len(facts)} facts, found in {reflected:.2f} s", "dim")

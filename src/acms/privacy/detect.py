@@ -11,34 +11,30 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from acms.model import Privacy
-from acms.privacy import assigned, assigned_apart, personal, tokens
-from acms.privacy import commands as detectors_commands
-from acms.privacy.tokens import Found
+from acms.privacy import apart, identity, personal, tokens
+from acms.privacy.found import Exhausted, Found, Work
+from acms.privacy.named import lower, named
 
-RULES = "2026-11-22"
+RULES = "2026-11-25"
 """Version of the rules: the day on which what they find was last changed."""
 
 #: Kinds from the most specific to the least: of stretches that overlap the first names the whole.
 KINDS = (
-    "private_key", "connection_string", "jwt", "api_key", "iban", "credit_card", "client_secret", "password",
-    "bearer_token", "token", "secret", "email", "phone",
+    "private_key", "connection_string", "jwt", "api_key", "iban", "credit_card", "national_id", "passport",
+    "client_secret", "password", "bearer_token", "token", "secret", "email", "phone",
 )  # fmt: skip
 _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
 #: Kinds that identify a person and open nothing: they go under `redact` only.
 PERSONAL = frozenset(("email", "phone"))
 _MARK = re.compile(rf"\[REDACTED: (?:{'|'.join(KINDS)})\]")
-#: Digits enough for a telephone number, with what may stand between them.
-_DIGITS = re.compile(r"[0-9](?:[^0-9]{0,4}+[0-9]){6}")
+#: Digits enough for a number of a person, with what may stand between them.
+_DIGITS = re.compile(r"[0-9](?:[^0-9]{0,4}+[0-9]){5}")
 _ROUNDS = 4
-_SHORT = 256
-"""Characters of a stretch that is remembered, once searched."""
 _LEAST = 6
 """Characters of the shortest stretch that a rule can find something in."""
 _NAME = 9
-"""Characters of the shortest text of letters and digits alone, fewer than seven of these in a row or nearly so, that a
+"""Characters of the shortest text of letters and digits alone, fewer than six digits in a row or nearly so, that a
 rule finds something in: `rootpw` and a value."""
-_REACH = 64_000
-"""Characters that one find can depend on at most: those of the longest token and what is read around it."""
 
 
 class Sensitive(NamedTuple):
@@ -79,41 +75,34 @@ def spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sensitive]:
     """Return what `redact` takes out of a text under this mode, in order, without overlaps.
 
     Taking something out changes what stands beside it, so what is left is searched again until nothing is found. A text
-    made to need more rounds than four loses the stretches in question whole.
+    made to need more rounds than four loses the stretches in question whole, one made to take more work than any of its
+    length should is sensitive as a whole.
     """
     if len(text) < _NAME and text.isalnum() and text.isascii() and not _DIGITS.search(text):
         return []  # most names are a word, and a reply looks at hundreds
+    try:
+        return _searched(text, mode, Work(len(text)))
+    except Exhausted:
+        return [Sensitive(0, len(text), "secret", clear=True)]
+
+
+def _searched(text: str, mode: Privacy, work: Work) -> list[Sensitive]:
     found: list[Sensitive] = []
-    #: What was found in short stretches: lists have the same ones again and again.
-    seen: dict[str, list[Found]] = {}
-    waiting = _between(text) if "[REDACTED: " in text else [_Stretch(0, len(text))]
-    names = assigned.named(text)
-    words = _Words(names, detectors_commands.groups(text, names))
+    waiting = _between(text) if "[REDACTED: " in text else [(0, len(text))]
     for turn in range(_ROUNDS):
-        left: list[_Stretch] = []
-        for stretch in waiting:
-            start, end = stretch.start, stretch.end
-            part = text if end - start == len(text) else text[start:end]
-            raw = seen.get(part)
-            if raw is None:
-                raw = _detect(part, mode, words) if turn == 0 else _at_ends(part, mode, words, stretch)
-                if len(part) < _SHORT:
-                    seen[part] = raw
-            here = _merged(raw, start) if raw else []
+        left: list[tuple[int, int]] = []
+        for start, end in waiting:
+            here = _merged(_detect(text[start:end], mode, work), start)
             if here and turn == _ROUNDS - 1:
                 here = [Sensitive(start, end, here[0].kind, clear=True)]
             if here:
                 found += here
                 at = start
-                for one in here:
+                for one in (*here, Sensitive(end, end, "", clear=True)):
                     if one.start - at >= _LEAST:
-                        left.append(_Stretch(at, one.start, at > start, True))
+                        left.append((at, one.start))
                     at = one.end
-                if end - at >= _LEAST:
-                    left.append(_Stretch(at, end, True, False))
         waiting = left
-        if not waiting:
-            break
     found.sort()
     return found
 
@@ -142,69 +131,31 @@ def safe_key(key: str) -> bool:
     return not spans(key)
 
 
-class _Stretch(NamedTuple):
-    """A part of a text that is to be searched."""
-
-    start: int
-    end: int
-    #: Whether something that stood before it was taken out since it was searched last.
-    after: bool = True
-    #: Whether something that stood behind it was.
-    before: bool = True
-
-
-class _Words(NamedTuple):
-    """What of the literals that rules wait for occurs in a text: looked for once, for its parts have no others."""
-
-    #: Of names of secrets.
-    names: tuple[str, ...]
-    #: Of commands, by group.
-    commands: frozenset[str]
-
-
-def _detect(text: str, mode: Privacy, words: _Words) -> list[Found]:
+def _detect(text: str, mode: Privacy, work: Work) -> list[Found]:
     found: list[Found] = []
+    low = lower(text)
     if "PRIVATE KEY" in text or "PuTTY-User-Key-File" in text:
-        found += tokens.private_keys(text)
+        found += tokens.private_keys(text, work)
     if "://" in text:
-        found += tokens.addresses(text)
-    found += tokens.tokens(text)
-    found += assigned.assigned(text, words.names)
-    found += detectors_commands.commands(text, words.commands)
-    if "=" in text and ("?" in text or "&" in text):
-        found += assigned_apart.queries(text)
+        found += tokens.addresses(text, work)
+    found += tokens.tokens(text, work)
+    found += named(text, low, work)
+    found += apart.commands(text, low, work)
     if "@" in text:
-        found += personal.logins(text)
-        found += assigned_apart.beside_mail(text)
-    if ":" in text:
-        found += assigned_apart.pgpass(text)
-    found += personal.ibans(text)
+        found += personal.logins(text, work)
     digits = _DIGITS.search(text) is not None
     if digits:
-        found += personal.cards(text)
+        found += personal.ibans(text, work)
+        found += personal.cards(text, work)
+        found += identity.numbers(text, low, work)
+    if "pass" in low or not low.isascii():
+        found += identity.passports(text, low, work)
     if mode != Privacy.ALLOW:
         if "@" in text or "at" in text:
-            found += personal.emails(text)
+            found += personal.emails(text, work)
         if digits:
-            found += personal.phones(text)
+            found += personal.phones(text, work)
     return found
-
-
-def _at_ends(text: str, mode: Privacy, words: _Words, stretch: _Stretch) -> list[Found]:
-    """Return what is sensitive in what was searched already beside something that is gone now: at its new ends only."""
-    far = len(text) - 2 * _REACH
-    if far <= 2 * _REACH:
-        return _detect(text, mode, words)
-    # What is found beside the cuts made here is none: it was not found when they were not there.
-    first: list[Found] = []
-    last: list[Found] = []
-    if stretch.after:
-        first = [one for one in _detect(text[: 2 * _REACH], mode, words) if one.start < _REACH]
-    if stretch.before:
-        last = [one for one in _detect(text[far:], mode, words) if one.end > _REACH]
-    if any(one.end > _REACH for one in first) or any(one.start < _REACH for one in last):
-        return _detect(text, mode, words)
-    return first + [Found(far + one.start, far + one.end, one.kind) for one in last]
 
 
 def _merged(found: Sequence[Found], offset: int) -> list[Sensitive]:
@@ -222,14 +173,9 @@ def _merged(found: Sequence[Found], offset: int) -> list[Sensitive]:
     return merged
 
 
-def _between(text: str) -> list[_Stretch]:
+def _between(text: str) -> list[tuple[int, int]]:
     """Return what lies between the marks of an earlier redaction."""
-    parts: list[_Stretch] = []
-    start, end = 0, len(text)
-    for one in _MARK.finditer(text):
-        if one.start() - start >= _LEAST:
-            parts.append(_Stretch(start, one.start()))
-        start = one.end()
-    if end - start >= _LEAST:
-        parts.append(_Stretch(start, end))
-    return parts
+    ends = [(one.start(), one.end()) for one in _MARK.finditer(text)]
+    starts = [0, *(end for _, end in ends)]
+    stops = [*(start for start, _ in ends), len(text)]
+    return [(start, end) for start, end in zip(starts, stops, strict=True) if end - start >= _LEAST]

@@ -1,0 +1,36 @@
+"""What detectors return, and how much work they may do on a text."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Found(NamedTuple):
+    """A sensitive stretch of a text, before overlaps are settled."""
+
+    start: int
+    end: int
+    kind: str
+
+
+class Exhausted(Exception):
+    """A text took more work than any text of its length should."""
+
+
+class Work:
+    """The work that one text may take: characters that detectors read of it, counted before they read them.
+
+    Detectors are linear, so that no text should come near the limit; one that does is stopped and taken out whole.
+    """
+
+    PER_CHARACTER = 400
+    AT_LEAST = 400_000
+
+    def __init__(self, size: int) -> None:
+        self.left = self.AT_LEAST + self.PER_CHARACTER * size
+
+    def spend(self, characters: int) -> None:
+        """Count characters that are about to be read; raise when there were too many."""
+        self.left -= characters
+        if self.left < 0:
+            raise Exhausted

@@ -1,0 +1,144 @@
+"""What a value looks like: how much it looks made up, and which look says that it is none."""
+
+from __future__ import annotations
+
+import re
+from math import log2
+from sys import maxsize
+
+from acms.privacy.rules import listed, shape
+
+DIGIT = re.compile("[0-9]")
+LETTER = re.compile(r"[^\W\d_]")
+#: What people put into passwords and code seldom puts into names.
+ODD = re.compile(r"[!@#$%^&*?+~<]")
+SCRIPT = re.compile("[\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af\uff01-\uff0f\uff1a-\uff20]")
+
+#: What stands in the place of a value, in lower case.
+_STAND_IN = shape("stand in")
+_PATH = shape("path")
+_VARIABLE = re.compile(r"\$(?:[A-Z_][A-Z0-9_]*|[a-z_]+)")
+
+
+def placeholder(value: str) -> bool:
+    """Tell whether a value is none: a variable, a path, dots, or words for what should stand there."""
+    return (
+        value[:1] in tuple("<[{(}")
+        or value[-1:] in tuple(">]})")
+        or _STAND_IN.fullmatch(value.lower()) is not None
+        or _PATH.fullmatch(value) is not None
+        or _VARIABLE.fullmatch(value) is not None
+    )
+
+
+#: Words for a secret, alone or with what it is of: `password`, `db_pass`, `myToken2`.
+_NAMED = shape("value named")
+
+
+def names_itself(value: str) -> bool:
+    """Tell whether a value says what should stand there, as in `user:password@host`."""
+    return placeholder(value) or _NAMED.fullmatch(value) is not None
+
+
+#: Code rather than a value: an attribute, a call, a name in one of the usual cases.
+EXPRESSION = shape("expression")
+#: The two parts of a token that joins a machine to a cluster, which read like an attribute.
+_JOINING = re.compile(r"[a-z0-9]{6}\.[a-z0-9]{16}")
+#: A parameter, an address of memory, the name of an algorithm, a moment, an amount, a place in a file, a ticket, mail.
+_TECHNICAL = shape("technical")
+
+
+def harmless(value: str) -> bool:
+    """Tell whether an unquoted value looks like something else: an expression, a version, a place in a file."""
+    return (
+        EXPRESSION.fullmatch(value) is not None or _TECHNICAL.fullmatch(value) is not None
+    ) and not _JOINING.fullmatch(value)
+
+
+_TERMS = (0.0, *(count * log2(count) for count in range(1, 257)))
+
+
+def entropy(text: str) -> float:
+    """Return Shannon's entropy in bits per character."""
+    size = len(text)
+    if not size:
+        return 0.0
+    counts = map(text.count, set(text))
+    terms = map(_TERMS.__getitem__, counts) if size < len(_TERMS) else (one * log2(one) for one in counts)
+    return log2(size) - sum(terms) / size
+
+
+_CHANGE = re.compile(r"[a-z](?=[A-Z0-9])|[A-Z](?=[0-9])|[0-9](?=[A-Za-z])")
+_HEX = re.compile(r"[0-9a-f]{24,128}|[0-9A-F]{24,128}")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def opaque(value: str) -> bool:
+    """Tell whether a value was drawn at random: digits of base 16, or letters and digits that change as no words do."""
+    if _HEX.fullmatch(value) or _UUID.fullmatch(value):
+        return entropy(value) > 2.8 and LETTER.search(value) is not None
+    return (
+        DIGIT.search(value) is not None
+        and len(_CHANGE.findall(value)) * 25 >= len(value) * 7
+        and entropy(value) > 3
+    )
+
+
+def level(value: str) -> int:
+    """Return how much a value looks made up: 0 a word or a number, 1 varied, 2 letters and digits, 3 mixed or drawn."""
+    if not LETTER.search(value):
+        return 0
+    inner = value.strip("?.,:;")
+    odd = ODD.search(inner, 1) is not None
+    low, up = any(map(str.islower, inner)), any(map(str.isupper, inner))
+    mixed = low and up and not inner[1:].islower()
+    if DIGIT.search(inner):
+        if not low and up and inner.isalnum():
+            mixed = (
+                inner.rstrip("0123456789") != inner.rstrip("0123456789").strip("0123456789")
+                or entropy(inner) > 3
+            )
+        return 3 if odd or (mixed and not inner[1:].rstrip("0123456789").islower()) or opaque(inner) else 2
+    inner = inner.strip("!*~")
+    if not inner.isascii():
+        return 0
+    if (
+        len(inner) >= 10
+        and inner.isalnum()
+        and len(_CHANGE.findall(inner)) > 2
+        and not EXPRESSION.fullmatch(inner)
+    ):
+        return 2
+    words = inner.count("-") >= 3 and inner.replace("-", "").isalpha()
+    return 1 if ODD.search(inner) or (mixed and inner.isalnum()) or words else 0
+
+
+#: What ends a value without quotes: a comma before a space, the next parameter, an escape.
+_ENDS = shape("ends")
+
+
+def bare(value: str) -> str:
+    """Return an unquoted value without what ends it: a comma, the next parameter, a closing bracket, a full stop."""
+    end = _ENDS.search(value)
+    if end:
+        value = value[: end.start()]
+    if not value.isascii() and (end := SCRIPT.search(value)):
+        value = value[: end.start()]  # a sentence goes on: no blank stands before it
+    if not any(map(value.__contains__, "([{")):
+        value = value.rstrip(")]},;.:") or value
+    return value.rstrip(".,;:") if len(value) > 1 else value
+
+
+_REST = re.compile(r"(?:[^\s\"'`<>“”,;&\\)\]}]|<(?=\d))*+")
+
+
+def rest_of(text: str, end: int, stop: int = maxsize) -> int:
+    """Return the end of a value that was judged by its first characters, at most `stop`."""
+    rest = _REST.match(text, end, stop)
+    return rest.end() if rest else end
+
+
+def stopped(value: str) -> bool:
+    """Tell whether a value is a word that says something of a value: required, invalid, hidden."""
+    low = value.lower()
+    return low in listed("stop") or low.rstrip("?!.") in listed("stop")

@@ -1,0 +1,57 @@
+"""What the detectors know, read from data once: words, formats of tokens, commands that are given a password."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+
+def _read(name: str) -> str:
+    return (files("acms") / "data" / name).read_text(encoding="utf-8")
+
+
+@cache
+def words() -> dict[str, Any]:
+    """Return lists of words by what they are for: names of secrets, links, placeholders, names of numbers."""
+    return json.loads(_read("privacy-words.json"))
+
+
+@cache
+def listed(name: str) -> frozenset[str]:
+    """Return one list of words."""
+    return frozenset(words()[name])
+
+
+@cache
+def rows(name: str) -> list[dict[str, Any]]:
+    """Return the rows of a table: formats of tokens, commands."""
+    return [json.loads(line) for line in _read(f"privacy-{name}.jsonl").splitlines()]
+
+
+def one_of(words: list[str]) -> str:
+    """Return a pattern of literals, the longest first, by first character: most places are refused at a look."""
+    by_first: dict[str, list[str]] = {}
+    for word in sorted(set(words), key=len, reverse=True):
+        by_first.setdefault(re.escape(word[0]), []).append(re.escape(word[1:]))
+    return "|".join(f"{first}(?:{'|'.join(rest)})" for first, rest in by_first.items())
+
+
+@cache
+def compiled(shape: str, flags: int = 0) -> re.Pattern[str]:
+    """Return a shape of the data, compiled when it is first needed."""
+    return re.compile(shape, flags)
+
+
+@cache
+def _shapes() -> dict[str, list[str]]:
+    return json.loads(_read("privacy-shapes.json"))
+
+
+def shape(name: str) -> re.Pattern[str]:
+    """Return a pattern of the data, its alternatives a row each, the flags for all in a row before them."""
+    some = _shapes()[name]
+    flags, some = (some[0], some[1:]) if some[0] == "(?i)" else ("", some)
+    return re.compile(flags + "|".join(some))
