@@ -228,6 +228,7 @@ class ACMS(View):
                 role if idempotency_key is None else {**role, "key": idempotency_key}, "", more
             )
         else:
+            validation.spoken(role, content, tool_calls, tool_call_id, parts)
             draft = self._draft(
                 "",
                 role=role,

@@ -178,7 +178,7 @@ def _codec(codec: Codec, budget: int) -> dict[str, Json]:
         )
     if not known:
         raise ValidationError(
-            f"{codec.name} {codec.model} has settings of its own (a counter, a margin, …) that a service cannot be told",
+            f"{codec.name} {codec.model} has settings (a counter, a margin, …) that a service cannot be told",
             field="codec",
             options=("use the codec with its model alone", "render over a session of this process"),
         )

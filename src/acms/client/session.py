@@ -202,6 +202,10 @@ async def _ingest(of: RemoteSession, given: Given) -> str:
         names = ("markers", "actor_id", "metadata", "created_at", "origin", "privacy")
         more = {name: given[name] for name in names if given[name] not in (None, Privacy.ALLOW)}
         given = {**message, **more}
+    else:
+        validation.spoken(
+            message, *(given[name] for name in ("content", "tool_calls", "tool_call_id", "parts"))
+        )
     if key is not None:
         given["key"] = key
     return (await _append(of, [given], {}, single=True))[-1].message_id
