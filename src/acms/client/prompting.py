@@ -157,8 +157,8 @@ async def prompted(
 
 def _contexts(written: Sequence[Mapping[str, Json]]) -> Any:
     for one in written:
-        if "contextId" in one:
-            yield one["contextId"]
+        if "session" in one:
+            yield one["session"]["contextId"]
         yield from _contexts(one.get("content", ()))
 
 
@@ -193,7 +193,7 @@ async def _step(step: Step) -> dict[str, Json]:
             parts = [write_part(one) for one in message.parts]
             return {"type": "message", "role": message.role.value, "parts": parts, "name": message.name}
         case WholeLog(session, None):
-            return {"type": "session", **await _session(session)}
+            return {"type": "session", "session": await _session(session)}
         case Shrinking():
             content = [await _step(one) for one in step.steps]
             return {"content": content, "priority": step.priority, **_shrinking(step)}
@@ -201,7 +201,7 @@ async def _step(step: Step) -> dict[str, Json]:
             options = {camel(name): value for name, value in step.options.items()}
             return {
                 "type": "recall",
-                **await _session(step.session),
+                "session": await _session(step.session),
                 "query": step.query,
                 "tokens": step.tokens,
                 "priority": step.priority,

@@ -39,10 +39,11 @@ class MessageStep(Body):
     name: str | None = None
 
 
-class SessionStep(SessionPart):
+class SessionStep(Body):
     """All that is in force in a log."""
 
     type: Literal["session"]
+    session: SessionPart = SessionPart()
 
 
 class ContentStep(Body):
@@ -64,10 +65,11 @@ class ContentStep(Body):
     share: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
-class RecallStep(SessionPart):
+class RecallStep(Body):
     """What a log says about a query."""
 
     type: Literal["recall"]
+    session: SessionPart = SessionPart()
     query: str
     tokens: Tokens | None = None
     priority: Priority
@@ -102,12 +104,12 @@ async def composed(call: Call[None, Any], made: Prompt, steps: Sequence[StepBody
                 parts = tuple([read_part(one) for one in step.parts])
                 made = made.raw(PromptMessage(role=step.role, parts=parts, name=step.name))
             case SessionStep():
-                made = made.add(await _log(call, step))
+                made = made.add(await _log(call, step.session))
             case ContentStep():
                 made = _shrinking(made, step, await composed(call, Prompt(), step.content))
             case RecallStep():
                 made = made.recall(
-                    await _log(call, step),
+                    await _log(call, step.session),
                     step.query,
                     tokens=step.tokens,
                     priority=step.priority,
