@@ -22,7 +22,7 @@ async def main(url: str = "memory://") -> None:
         for fact in await session.facts(history=True):
             until = f"{fact.retired.reason} at v{fact.retired.version}" if fact.retired else "in force"
             print(f"v{fact.version} {fact.subject} | {fact.attribute} | {fact.value} ({until})")
-        print((await session.recall("when is the deadline?", token_budget=100)).text())
+        print((await session.recall("when is the deadline?", budget=100)).text())
 
 
 if __name__ == "__main__":

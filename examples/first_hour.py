@@ -66,7 +66,7 @@ async def talk(url: str, first: int, last: int) -> None:
 
 async def remember(session: ACMS) -> None:
     """Ask what a model should see: a few items, or a whole request."""
-    items = await session.recall(QUESTION, token_budget=300)
+    items = await session.recall(QUESTION, budget=300)
     best = max(items, key=lambda item: item.score)
     assert "PostgreSQL" in best.content
     assert items.tokens <= 300
@@ -100,7 +100,7 @@ async def shorten(session: ACMS) -> None:
     done = await session.wait(await session.compact())
     assert done is not None
     assert done.tokens_after < done.tokens_before
-    items = await session.recall("ticket 17", token_budget=200)
+    items = await session.recall("ticket 17", budget=200)
     assert any("Ticket 17:" in item.content for item in items)
     say("compact", f"{done.tokens_before} tokens to {done.tokens_after}")
 
@@ -120,7 +120,7 @@ async def forget(session: ACMS) -> None:
     secret = await session.ingest("user", "My phone number is +33 6 12 34 56 78.")
     erased = await session.erase(secret, verify=True)
     assert not erased.residue
-    assert "34 56" not in (await session.recall("what is my phone number?", token_budget=300)).text()
+    assert "34 56" not in (await session.recall("what is my phone number?", budget=300)).text()
     say("erase", f"{len(erased.ids)} entry, nothing of it left in the file")
 
 

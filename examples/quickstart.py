@@ -17,7 +17,7 @@ async def main(url: str = "sqlite:///memory.db") -> None:
         await session.ingest(
             "assistant", "Decision: PostgreSQL 18 with pgvector, because we need transactions and search."
         )
-        for item in await session.recall("what did we choose for orders?", token_budget=500):
+        for item in await session.recall("what did we choose for orders?", budget=500):
             print(f"{item.score:.2f} v{item.version} {item.source} {item.token_count} tokens: {item.content}")
             print(f"     {item.why}")
 

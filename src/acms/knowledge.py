@@ -52,6 +52,8 @@ class Retired:
     by: str
     #: Ids of the entries that were the reason.
     evidence: tuple[str, ...] = ()
+    #: When that was said.
+    at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +75,13 @@ class Fact:
     #: It says that something is not so, or must not be done.
     negative: bool = False
     scope: Scope = "session"
-    #: When it is or was so, where that was said.
+    #: Other names of its subject, under which it is found too.
+    names: tuple[str, ...] = ()
+    #: When it is or was so, where that was said: from the first moment on, until before the second.
     valid_from: datetime | None = None
     valid_to: datetime | None = None
+    #: When the newest of its sources was said.
+    stated_at: datetime | None = None
     #: Where the least trusted of its sources came from.
     trust: Origin = Origin.USER
     #: Ids of the messages it was made from.
@@ -106,6 +112,9 @@ class Proposal:
     confidence: float = 1.0
     negative: bool = False
     scope: Scope = "session"
+    #: Other names of its subject.
+    names: tuple[str, ...] = ()
+    #: From when on it is so, and until before when; `acms.text.moments` reads them from what was said.
     valid_from: datetime | None = None
     valid_to: datetime | None = None
     #: Id of the known fact that an update replaces, a remove ends, or a keep confirms.

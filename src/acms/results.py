@@ -672,6 +672,19 @@ class Compaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remaining:
+    """What an erasure left although it says what was erased."""
+
+    #: Id of the entry that is still there.
+    id: str
+    #: source (a message that an erased fact was made from), or statement (a fact stated by hand, without that source,
+    #: whose value the erased message has).
+    kind: Literal["source", "statement"]
+    #: Id of what was erased.
+    of: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
     """What an erasure took away, and what was checked afterwards."""
 
@@ -679,6 +692,8 @@ class Erasure:
     ids: tuple[str, ...]
     #: Ids of the summaries and facts among them that went because they were made from others.
     cascaded: tuple[str, ...] = ()
+    #: What was not asked for and says the same: erase it too.
+    remaining: tuple[Remaining, ...] = ()
     #: Ids of the contexts in which something was erased.
     contexts: tuple[str, ...] = ()
     #: What was still found of it, as far as it was looked for; empty is what one hopes for.

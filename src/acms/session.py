@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from acms.errors import (
     SessionNotFoundError,
     ValidationError,
 )
+from acms.knowledge import Cardinality, Fact
 from acms.log import foreign, validation
 from acms.log import policy as policy_levels
 from acms.log.policy import ResolvedPolicy
@@ -607,6 +608,50 @@ class ACMS(View):
 
         with handles.waiting(self._shared.handle):
             await request.finished(self._shared, context)
+
+    async def state(
+        self,
+        subject: str,
+        attribute: str,
+        value: str,
+        *,
+        names: Sequence[str] = (),
+        valid_from: datetime | date | str | None = None,
+        valid_to: datetime | date | str | None = None,
+        sources: Sequence[str] = (),
+        cardinality: Cardinality = "one",
+    ) -> Fact:
+        """Write a fact without a reflector, and return it; the one in force when it says just that.
+
+        It takes the place of what is known about the subject and the attribute; with `cardinality="many"`, or where
+        several values are known already, it is added. `names` are other names of the subject, under which it is found.
+        It is so from `valid_from` until before `valid_to`: aware times, dates, which begin at midnight UTC, or either
+        in ISO 8601. `sources` are ids or keys of the messages it comes from: it goes with them when they are retracted
+        or erased. `undo(fact.version)` takes a change back, `retract(fact.id)` the fact with all that it replaced.
+        Raises `ValidationError`; then nothing was stored.
+        """
+        from acms.facts import by_hand
+
+        return await by_hand.state(
+            self._shared,
+            subject,
+            attribute,
+            value,
+            names=names,
+            valid_from=valid_from,
+            valid_to=valid_to,
+            sources=sources,
+            cardinality=cardinality,
+        )
+
+    async def unstate(self, subject: str, attribute: str) -> list[Fact]:
+        """Withdraw what is known about a subject and an attribute, stated or distilled, and return it.
+
+        It is no longer so from now on, and what it took the place of does not come back; nothing known changes nothing.
+        """
+        from acms.facts import by_hand
+
+        return await by_hand.unstate(self._shared, subject, attribute)
 
     async def wait(self, job: Job, *, timeout: float | None = None) -> Compaction | None:
         """Wait until a job has ended and return the compaction it made; None when it made none.

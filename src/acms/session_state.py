@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -136,6 +136,8 @@ class SharedSession:
         self._watch: CompactionRequest | None = None
         self.context_id: str | None = None
         self.retained = self.closed = False
+        #: When something is asked or stated: what is so is told by it.
+        self.clock: Callable[[], datetime] = _now
         #: What it has in each event loop that uses it.
         self._loops: PerLoop[_Here] = PerLoop(_Here)
 
@@ -433,6 +435,10 @@ class SharedSession:
             items=len(items),
         )
         return items
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _a_store(storage: Any) -> StorageBackend:

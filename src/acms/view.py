@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 from acms.errors import ValidationError, VectorsUnavailableError
 from acms.knowledge import Fact
 from acms.log import policy, read, validation
-from acms.log.in_force import Cover, preview
+from acms.log.in_force import Cover, anchor, preview
 from acms.log.policy import ResolvedPolicy
 from acms.log.read import active, in_force
-from acms.model import Entry, Json, Kind, Role, State
+from acms.model import Entry, Kind, Role, State
 from acms.nouns import episode_id
 from acms.observability.operations import traced
 from acms.ports import StorageBackend, TokenCounter
@@ -33,6 +34,7 @@ from acms.results import (
 )
 from acms.runtime.threads import EACH, off_loop
 from acms.session_state import SharedSession
+from acms.text.chat_messages import ChatMessages
 from acms.text.markers import own_terms
 from acms.write.episodes import episodes
 
@@ -122,8 +124,10 @@ class View:
 
         Order: facts, past messages and summaries, then the current episode, each oldest first; the rank is
         `item.score`. Facts are those in force in this log and in the profile of the namespace; at a past version
-        the profile, which has versions of its own, is left out. A past message that says what a newer fact replaced
-        is left out, or cut to what is still so, unless `include_superseded`.
+        the profile, which has versions of its own, is left out. A fact that is over is left out, one that
+        will begin or end says when; at a past version this is as of its newest message. A past message that says what a
+        newer fact replaced is left out, or cut to what is still so, unless `include_superseded`, which also shows facts
+        that are over.
         The latest message is always in, cut and flagged if it must be, unless it is the query itself, is excluded, or
         the current episode was not asked for. `exclude` names entry ids. A tool call and its answers come together.
         With `relevant_only` the current episode has no part of its own: its messages compete by relevance like all
@@ -170,6 +174,7 @@ class View:
             markers=own_terms(shared.patterns),
             home=shared.namespace,
             profile=shared.namespace if self._at is None else None,
+            moment=shared.clock() if self._at is None else None,
             rerank=shared.candidates,
         )
 
@@ -217,7 +222,7 @@ class View:
         plan = partial(pipeline.plan_window, gathered, budget, shared.counter, shared.frame, roles)
         return shared.show("window", await off_loop(plan, len(gathered.units) * EACH))
 
-    async def messages(self, query: str, *, budget: int) -> list[dict[str, Json]]:
+    async def messages(self, query: str, *, budget: int) -> ChatMessages:
         """Return chat messages ready for a provider: the window, and what the past says about the query.
 
         The whole history when it fits. Otherwise leading system messages, then the newest messages, with recalled text,
@@ -225,14 +230,15 @@ class View:
         its answers. Facts of the namespace's profile are recalled in both cases, but not at a past version.
         Images and files of the user are parts; they cost what they state, else 1,445 tokens each. The cost
         (`acms.text.chat_messages.tokens`) never exceeds the budget; `TokenBudgetExceededError` when the system messages
-        and a newest tool call do not fit.
+        and a newest tool call do not fit. The list is a plain one; its `sources` has for each message the ids of the
+        entries it shows.
         """
         shared = self._shared
         context = await self._find()
         asked = self._asking(query, budget)
         if context is None:
             shared.show("messages", self._blank(asked.budget))
-            return []
+            return ChatMessages()
         from acms.prompt.messages import chat_plan  # the first prompt loads it
 
         plan = await chat_plan(shared.reader(), context, self._at, asked)
@@ -351,20 +357,35 @@ class View:
         fact_type: str | None = None,
         history: bool = False,
         scope: str = "session",
+        as_of: int | datetime | None = None,
+        valid_at: datetime | None = None,
     ) -> list[Fact]:
         """List the facts in force, oldest first; with `history` also those that were retired, each with the reason.
 
         Addresses match without regard to case, articles, plurals and punctuation. With `scope="namespace"` the facts
         of the namespace's profile are listed.
+
+        A fact is in force before it begins and after it ends, as it says in `valid_from` and `valid_to`. `valid_at`
+        lists what was so at a moment instead, `as_of` what was known at a version or at a time; both together, what
+        was then thought to be so at the moment.
         """
         from acms.facts import request as facts
 
         facts.check_filter(subject, attribute, fact_type)
         if scope not in ("session", "namespace"):
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
+        storage, context = self._shared.storage, await self._find()
         if scope == "namespace" and self._at is not None:
             raise ValidationError("a past version of one session has no namespace around it", field="scope")
-        storage, context = self._shared.storage, await self._find()
+        if history and valid_at is not None:
+            raise ValidationError("history is not for one moment: leave one of them out", field="valid_at")
+        version = self._at
+        if isinstance(as_of, int):
+            if scope == "namespace":
+                raise ValidationError("a version is of one session: give a time", field="as_of")
+            version, as_of = validation.whole(as_of, "as_of"), None
+            if self._at is not None and version > self._at:
+                raise ValidationError(f"this view ends at version {self._at}", field="as_of")
         if scope == "namespace":
             profile = await read.profile(storage, self._shared.namespace)
             context = None if profile is None else profile.id
@@ -375,11 +396,13 @@ class View:
         return await facts.facts(
             storage,
             context,
-            self._at,
+            version,
             subject=subject,
             attribute=attribute,
             fact_type=fact_type,
             history=history,
+            as_of=None if as_of is None else validation.moment(as_of, "as_of"),
+            valid_at=None if valid_at is None else validation.moment(valid_at, "valid_at"),
             stage=self.stage,
         )
 
@@ -390,6 +413,27 @@ class View:
         for a model. `EntryNotFoundError` when there is none at this version.
         """
         return await self._shared.entry(await self._find(), self._at, id, newest=True)
+
+    async def keys(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return the caller's keys of entries of this session by id; of an edit that of the message it edits.
+
+        What has no key is left out. So an adapter finds the originals of what was rendered again: the ids are the
+        `sources` of the messages of a prompt, and of `messages`.
+        """
+        storage, context = self._shared.storage, await self._find()
+        found: dict[str, str] = {}
+        if context is None:
+            return found
+        upto = {**dict((await storage.context(context)).lineage), context: self._at or float("inf")}
+        for row in await storage.get(list(dict.fromkeys(ids))):
+            if row is None or row.kind is not Kind.MESSAGE or row.version > upto.get(row.context, 0):
+                continue
+            first, said = anchor(row), row
+            if first != row.version:
+                (said,) = await storage.read(context, after=first - 1, before=first + 1)
+            if said.key is not None:
+                found[row.id] = said.key
+        return found
 
     async def forks(self) -> list[Branch]:
         """List what was forked from this session directly, oldest first."""

@@ -100,7 +100,7 @@ def test_the_message_that_a_fact_was_made_from_stays_and_is_told(db: str, ids: d
     )
     assert said(db)[0] == SECRET
     found = call("erase", "user_123", "--message", fact, "--message", ids["secret"], "--yes", "--db", db)
-    assert found["sources_left"] == []
+    assert found["remaining"] == []
 
 
 def test_a_session_a_person_and_a_namespace(db: str, ids: dict[str, str], tmp_path: Path) -> None:

@@ -301,3 +301,33 @@ def test_a_worker_says_which_kinds_it_can_do_when_its_reflector_has_another_name
     model = ("--reflector", "http", "--url", "http://127.0.0.1:1/v1", "--model", "qwen3")
     told = json.dumps(refused("worker", "--once", *model, "--kinds", "reflect:qwen"))
     assert "cannot do reflect:qwen, only adopt, collect, compact, expire, reflect, reflect:qwen3" in told
+
+
+def test_facts_by_hand() -> None:
+    """The same again changes nothing, the list says until when, and an erasure says what it leaves."""
+    asyncio.run(say("ana", ["The till runs on PostgreSQL 18."]))
+    stating = (
+        "state",
+        "ana",
+        "orders service",
+        "database",
+        "PostgreSQL 18",
+        "--name",
+        "till",
+        "--valid-to",
+        "2990-01-01",
+    )
+    first, again = call(*stating), call(*stating)
+    assert (first["new"], again["new"]) == (True, False)
+    assert first["fact"] == again["fact"]
+    assert "PostgreSQL 18 [until 2990-01-01]" in " ".join(run("facts", "ana").stdout.split())
+    assert [one["value"] for one in call("facts", "ana", "--valid-at", "now")["facts"]] == ["PostgreSQL 18"]
+    assert call("facts", "ana", "--valid-at", "2990-01-01")["facts"] == []
+    run("facts", "ana", "--valid-at", "soon", code=2)
+    run("facts", "history", "ana", "--valid-at", "now", code=2)
+    assert refused("state", "ana", "x", "y", "z", "--valid-from", "soon")["code"] == "VALIDATION"
+    source = call("history", "ana")["entries"][0]["id"]
+    done = run("erase", "ana", "--message", source, "--yes").stdout
+    assert f"acms erase ana --message {first['fact']['id']}" in " ".join(done.split())
+    assert "v" in run("unstate", "ana", "orders service", "database").stdout
+    assert call("unstate", "ana", "orders service", "database")["facts"] == []

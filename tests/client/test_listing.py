@@ -131,3 +131,34 @@ async def test_what_a_session_is_called_over_http_is_read_in_process(sqlite_serv
         await session.ingest("user", "x")
         page = await store.sessions(where={"label": "one"})
     assert [(one.name, one.metadata) for one in page.sessions] == [("About", {"a": 1})]
+
+
+async def test_facts_are_stated_over_http_as_in_process(service: Service) -> None:
+    async with Client(service.url) as client:
+        session = client.session("stated")
+        assert await session.unstate("orders", "database") == []
+        said = await session.ingest("user", "We chose PostgreSQL.", idempotency_key="k1")
+        fact = await session.state(
+            "orders service",
+            "database",
+            "PostgreSQL",
+            names=("orders db",),
+            valid_from=datetime(2026, 3, 1, tzinfo=UTC),
+            valid_to="2027-01-01",
+            sources=[said],
+        )
+        assert (fact.value, fact.valid_from) == ("PostgreSQL", datetime(2026, 3, 1, tzinfo=UTC))
+        assert await session.keys([said, fact.id]) == {said: "k1"}
+        newer = await session.state("orders service", "database", "MySQL")
+        then = datetime(2026, 4, 1, tzinfo=UTC)
+        assert [one.value for one in await session.facts(as_of=fact.version)] == ["PostgreSQL"]
+        assert [one.value for one in await session.facts(as_of=fact.version, valid_at=then)] == ["PostgreSQL"]
+        assert await session.facts(as_of=then) == []
+        assert [one.id for one in await session.unstate("Orders Service", "database")] == [newer.id]
+        assert await session.facts() == []
+        for wrong in ({"valid_from": "soon"}, {"cardinality": "some"}):
+            with pytest.raises(ValidationError) as caught:
+                await session.state("a", "b", "c", **wrong)
+            assert caught.value.field == next(iter(wrong))
+    reply = service.client.get(f"/contexts/{session.log.id}/facts", params={"asOf": "soon"})
+    assert (reply.status_code, reply.json()["errors"][0]["field"]) == (400, "asOf")

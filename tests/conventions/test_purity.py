@@ -17,12 +17,12 @@ CAPABILITIES = (
 NOUNS = ("errors", "knowledge", "model", "ports", "prompt_types", "results")
 #: The modules of those capabilities that do I/O: jobs, pipelines, queues. This list only shrinks.
 IO = """
-    branches.copying branches.export branches.forks
+    branches.copying branches.export branches.forks branches.witness
     branches.importers.chat branches.importers.exports branches.importers.langgraph
     compaction.job
     contract.caller contract.engine contract.providers contract.session_source
     erasure.erase erasure.proof
-    facts.adopt facts.job facts.request
+    facts.adopt facts.by_hand facts.job facts.request
     log.known log.policy log.read
     privacy.rules privacy.scan privacy.stage
     prompt.builder prompt.messages prompt.pins prompt.prefix_window prompt.render prompt.replay prompt.resolve

@@ -34,7 +34,7 @@ def test_a_fact_says_where_it_came_from() -> None:
     assert draft.data == {
         "subject": "project", "attribute": "database", "value": "PostgreSQL", "cardinality": "one",
         "fact_type": "decision", "confidence": 0.9, "scope": "session", "trust": "user",
-        "valid_from": "2026-03-01T00:00:00+00:00", "episode": 1,
+        "valid_from": "2026-03-01T00:00:00+00:00", "episode": 1, "said": "2026-03-14T12:00:01+00:00",
     }  # fmt: skip
     (decision,) = made.decisions
     assert (decision.outcome, decision.draft, decision.proposal) == ("added", 0, proposal)

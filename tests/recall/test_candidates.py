@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from acms.config import EpisodeBoundaryConfig
 from acms.errors import EntryNotFoundError
+from acms.log.facts import valid_times
 from acms.log.in_force import Stale, stale
 from acms.model import Kind, Role, Source, State
 from acms.ports import TokenCounter
 from acms.recall.candidates import SEEN, Offer, Rest, Terms, newest, offer
 from acms.recall.corpus import Field
-from acms.recall.fact_candidates import Known, Usual
+from acms.recall.fact_candidates import Known, Usual, When
 from acms.recall.later import above_facts, later_statements
 from acms.recall.pipeline import Beside, plan_recall
 from acms.recall.planner import TextFrame
@@ -64,7 +65,7 @@ def recalled(
     ranking = rank(field, question)
     ranking.link(later_statements(field, ranking))
     found = Ranked(CONTEXT, log.version, field, ranking, question, stale_in(log))
-    steps = plan_recall(found, asked, latest, counter, TextFrame(counter), facts_beside(found))
+    steps = plan_recall(found, asked, latest, counter, TextFrame(counter), facts_beside(found, log))
     try:
         wanted = next(steps)
         while True:
@@ -78,11 +79,14 @@ def stale_in(log: Log) -> Stale:
     return stale(log.cover())
 
 
-def facts_beside(found: Ranked) -> Beside:
+def facts_beside(found: Ranked, log: Log) -> Beside:
     facts = found.field.facts
     if facts is None:
         return Beside()
-    known = Known(CONTEXT, facts, found.question, Usual.of(found.ranking, [facts]))
+    made = [entry for entry in log.entries if entry.kind is Kind.FACT]
+    times = valid_times(made, log.cover(), [entry for entry in log.entries if entry.replaces])
+    when = When(times, found.field.newest)
+    known = Known(CONTEXT, facts, found.question, Usual.of(found.ranking, [facts]), when)
     above_facts(found.ranking, known)
     return Beside([known])
 

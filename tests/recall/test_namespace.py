@@ -320,3 +320,46 @@ async def test_filters_that_make_no_sense_are_refused(where: Any, field: str, sa
             await one.recall("alpha", where=where)
         assert wrong.value.field == field
         assert says in " ".join(wrong.value.options)
+
+
+async def test_a_fact_of_another_session_is_shown_while_it_is_so() -> None:
+    """By its own log's times: wherever it stands in the index of all, also where a fork inherits or changes it."""
+    now = datetime(2026, 3, 2, tzinfo=UTC)
+    async with open_storage("memory://") as storage:
+
+        async def known(session: ACMS, **how: Any) -> list[tuple[str | None, str]]:
+            session._shared.clock = lambda: now
+            items = await session.recall("till database", budget=500, scope="namespace", **how)
+            return [(item.session_id, item.content) for item in items if item.source is Source.FACT]
+
+        async with (
+            ACMS("one", storage, None, namespace="shop") as one,
+            ACMS("two", storage, None, namespace="shop") as two,
+            ACMS("three", storage, None, namespace="shop") as three,
+        ):
+            for session in (one, two, three):
+                await session.ingest("user", "Good morning.")
+                session._shared.clock = lambda: now
+            lasting = await two.state("garden till", "database", "SQLite")
+            await one.ingest("user", "It will not stay.")
+            ending = await one.state("till", "database", "PostgreSQL 18", valid_to="2026-04-01")
+            fork = await one.fork(session_id="fork")
+            later = await one.state(
+                "till", "database", "MySQL", valid_from="2026-03-20", valid_to="2026-05-01"
+            )
+            so = [("one", f"{ending.content} [until 2026-03-20]"), ("two", lasting.content)]
+            begins = ("one", f"{later.content} [from 2026-03-20 until 2026-05-01]")
+            assert sorted(await known(three)) == sorted([*so, begins])
+            inherited = await known(fork)
+            assert ("one", f"{ending.content} [until 2026-04-01]") in inherited
+            now = datetime(2026, 4, 10, tzinfo=UTC)
+            running = ("one", f"{later.content} [until 2026-05-01]")
+            assert sorted(await known(three)) == sorted([running, so[1]])
+            items = await three.recall("till database", budget=500, scope="namespace")
+            assert items.ledger.why(ending.id).reason.startswith("it is over")
+            assert so[0] in await known(three, include_superseded=True)
+            changed = await fork.state("till", "database", "MongoDB")
+            assert ("fork", changed.content) in await known(three)
+            await one.unstate("till", "database")
+            assert sorted(await known(three)) == sorted([("fork", changed.content), so[1]])
+            await fork.close()

@@ -186,19 +186,37 @@ class Shell(render.Screen):
         """Return a session's context; an unknown session is an error."""
         return await known(storage, name, self.namespace)
 
-    def reading(self, name: str) -> AbstractAsyncContextManager[ACMS]:
+    @asynccontextmanager
+    async def reading(self, name: str) -> AsyncGenerator[ACMS]:
         """Open an existing session."""
-        return reading(self.db, self.namespace, name)
+        async with self.opened() as storage, over(storage, await self.known(storage, name), name) as one:
+            yield one
 
-    def looking(
-        self, name: str, at: str | None, ranking: str | None = None
-    ) -> AbstractAsyncContextManager[View]:
+    @asynccontextmanager
+    async def looking(self, name: str, at: str | None, ranking: str | None = None) -> AsyncGenerator[View]:
         """Open an existing session as it was at a version or tag, or as it is."""
-        return looking(self.db, self.namespace, name, at, ranking)
+        async with self.opened() as storage:
+            context = await self.known(storage, name)
+            version = None if at is None else await forks.version_of(storage, context.id, point(at))
+            async with over(storage, context, name, ranking=ranking) as one:
+                yield one if version is None else one.at(version)
 
-    def writing(self, name: str, **how: Any) -> AbstractAsyncContextManager[ACMS]:
-        """Open an existing session to write in it, as `writing` does."""
-        return writing(self.db, self.namespace, name, **how)
+    @asynccontextmanager
+    async def writing(
+        self,
+        name: str,
+        *,
+        works: bool,
+        reflector: Reflector | None = None,
+        on_event: Callable[[Event], Any] | None = None,
+    ) -> AsyncGenerator[ACMS]:
+        """Open an existing session to write in it; with `works` it works off the jobs it asks for."""
+        config = ACMSConfig.from_env()
+        config = replace(config, worker=replace(config.worker, enabled=works), on_event=on_event)
+        async with self.opened() as storage:
+            context = await self.known(storage, name)
+            async with over(storage, context, name, reflector=reflector, config=config) as one:
+                yield one
 
     def confirm(self, question: str, yes: bool) -> None:
         """Ask before something that cannot be taken back, unless it was said already."""
@@ -384,44 +402,6 @@ async def continued(storage: StorageBackend, name: str, namespace: str) -> ACMS:
         return over(storage, await storage.context(name, namespace=namespace), name)
     except SessionNotFoundError:
         return ACMS(name, storage, embedder(), config=ACMSConfig.from_env(), namespace=namespace)
-
-
-@asynccontextmanager
-async def reading(db: str | None, namespace: str, name: str) -> AsyncGenerator[ACMS]:
-    """Open an existing session."""
-    async with opened(db) as storage, over(storage, await known(storage, name, namespace), name) as one:
-        yield one
-
-
-@asynccontextmanager
-async def looking(
-    db: str | None, namespace: str, name: str, at: str | None, ranking: str | None = None
-) -> AsyncGenerator[View]:
-    """Open an existing session as it was at a version or tag, or as it is."""
-    async with opened(db) as storage:
-        context = await known(storage, name, namespace)
-        version = None if at is None else await forks.version_of(storage, context.id, point(at))
-        async with over(storage, context, name, ranking=ranking) as one:
-            yield one if version is None else one.at(version)
-
-
-@asynccontextmanager
-async def writing(
-    db: str | None,
-    namespace: str,
-    name: str,
-    *,
-    works: bool,
-    reflector: Reflector | None = None,
-    on_event: Callable[[Event], Any] | None = None,
-) -> AsyncGenerator[ACMS]:
-    """Open an existing session to write in it; with `works` it works off the jobs it asks for."""
-    config = ACMSConfig.from_env()
-    config = replace(config, worker=replace(config.worker, enabled=works), on_event=on_event)
-    async with opened(db) as storage:
-        context = await known(storage, name, namespace)
-        async with over(storage, context, name, reflector=reflector, config=config) as one:
-            yield one
 
 
 ReflectorName = Annotated[

@@ -14,7 +14,7 @@ import typer
 from acms.branches import forks
 from acms.branches.forks import COLLECT_AFTER
 from acms.cli import render
-from acms.cli.base import At, Session, Shell, Yes, command, known, opened, over, point, reading
+from acms.cli.base import At, Session, Shell, Yes, command, known, opened, over, point
 from acms.cli.render import Column, Screen
 from acms.errors import SessionNotFoundError, ValidationError
 from acms.log.encoding import locate
@@ -219,7 +219,7 @@ async def log(
     if graph:
         await _graph(shell, shell.db, shell.namespace, session)
     else:
-        await _log(shell, shell.db, shell.namespace, session, limit)
+        await _log(shell, session, limit)
 
 
 LOGGED = (
@@ -236,8 +236,8 @@ LOGGED = (
 )
 
 
-async def _log(screen: Screen, db: str | None, namespace: str, session: str, limit: int) -> None:
-    async with reading(db, namespace, session) as one:
+async def _log(shell: Shell, session: str, limit: int) -> None:
+    async with shell.reading(session) as one:
         line, tags = await one.ancestry(), await one.tags()
         entries = (await one.history(after=max(0, line[-1].version - limit), limit=limit)).entries
     names = {branch.context_id: branch.session_id for branch in line}
@@ -252,12 +252,12 @@ async def _log(screen: Screen, db: str | None, namespace: str, session: str, lim
 
     def draw() -> None:
         for branch in line:
-            screen.line(
+            shell.line(
                 _called(branch) + (f", from v{branch.fork}" if branch.fork is not None else ""), "bold"
             )
-        screen.list(LOGGED, rows)
+        shell.list(LOGGED, rows)
 
-    screen.show({"session": session, "ancestry": line, "entries": rows}, draw)
+    shell.show({"session": session, "ancestry": line, "entries": rows}, draw)
 
 
 async def _graph(screen: Screen, db: str | None, namespace: str, session: str) -> None:

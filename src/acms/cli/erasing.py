@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Annotated, TypedDict
 
 import typer
@@ -12,13 +12,19 @@ from acms.cli.base import Shell, Yes, command, known
 from acms.cli.render import plain, shell_words
 from acms.config import ACMSConfig
 from acms.erasure import erase as erasure
-from acms.log.facts import as_fact
-from acms.log.in_force import preview
+from acms.log.encoding import locate
 from acms.log.policy import CompactionPolicy
-from acms.model import Entry, Json, Kind, State
-from acms.ports import Progress, StorageBackend
+from acms.log.validation import UNNAMED
+from acms.model import Context, Json
+from acms.ports import Progress
 from acms.privacy.detect import safe_key
 from acms.results import Erasure
+
+KEPT = {
+    "source": "stays: the message that the fact was made from",
+    "statement": "stays: a fact that was stated by hand and says the same",
+}
+"""What is said of each kind of `Erasure.remaining`."""
 
 
 @command("acms erase user_123 --message ID --verify", namespace=None)
@@ -64,7 +70,6 @@ async def erase(
     async with shell.opened() as storage:
         if session is not None:
             context = await known(storage, session, namespace or "default")
-        sources = await _sources(storage, message or [])
         with shell.progress("erasing") as tell:
             how: _How = {"verify": verify, "service": ACMSConfig.from_env().compaction, "progress": tell}
             if context is None:
@@ -75,22 +80,12 @@ async def erase(
                 done = await erasure.erase_context(storage, context.id, **how)
             else:
                 done = await erasure.erase(storage, context.id, message or [], **how)
-        left = [one for one in await _live(storage, sources) if one.id not in done.ids]
-    value: dict[str, Json] = {"what": what, **plain(done), "sources_left": [one.id for one in left]}
-    shell.show(value, lambda: _draw(shell, what, done, [(session or "", one) for one in left]))
+        places = {one.id: locate(one.id) or ("", 0) for one in done.remaining}
+        owners = {owner: await storage.context(owner) for owner, _ in places.values()}
+    value: dict[str, Json] = {"what": what, **plain(done)}
+    left = {id: (owners[owner], version) for id, (owner, version) in places.items()}
+    shell.show(value, lambda: _draw(shell, what, done, left))
     return 1 if done.residue else 0
-
-
-async def _live(storage: StorageBackend, ids: Sequence[str]) -> list[Entry]:
-    """Return the entries that still say something."""
-    found = await storage.get(ids) if ids else ()
-    return [one for one in found if one is not None and one.state is State.LIVE]
-
-
-async def _sources(storage: StorageBackend, ids: Sequence[str]) -> list[str]:
-    """Return the messages that facts among these entries were made from."""
-    made = [as_fact(one) for one in await _live(storage, ids) if one.kind is Kind.FACT]
-    return list(dict.fromkeys(id for fact in made for id in fact.sources))
 
 
 class _How(TypedDict):
@@ -121,16 +116,23 @@ def _check_who(
         raise typer.BadParameter("names a namespace already", param_hint="--namespace-all")
 
 
-def _draw(shell: Shell, what: str, done: Erasure, left: Sequence[tuple[str, Entry]]) -> None:
+def _name(context: Context) -> str:
+    """Return what the shell calls a session by; a deleted one by its id alone."""
+    return context.key if context.key and context.deleted_at is None else context.id
+
+
+def _draw(shell: Shell, what: str, done: Erasure, left: Mapping[str, tuple[Context, int]]) -> None:
+    """Show what an erasure did; `left` tells where each entry stands that says the same and stays."""
     shell.line(
         f"{what}: {len(done.ids)} entries of {len(done.contexts)} sessions are erased,"
         f" {len(done.cascaded)} of them summaries and facts made from others"
     )
-    for session, one in left:
-        shell.line(
-            f"v{one.version}, which the fact was made from, stays: {preview(one.content, 100)}", "yellow"
-        )
-        words = ["acms", "erase", session, "--message", one.id, *(("--db", shell.db) if shell.db else ())]
+    for one in done.remaining:
+        context, version = left[one.id]
+        shell.line(f"v{version} {KEPT[one.kind]}", "yellow")
+        words = ["acms", "erase", _name(context), "--message", one.id]
+        words += [] if context.namespace == UNNAMED else ["--namespace", context.namespace]
+        words += ["--db", shell.db] if shell.db else []
         if shell.db is None or safe_key(shell.db):  # an address with a password is left to the reader
             shell.line(f"  to erase it too: {shlex.join(words)}", "yellow")
     for rest in done.residue:

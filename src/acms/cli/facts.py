@@ -4,36 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from acms.cli import render
-from acms.cli.base import (
-    AsJson,
-    At,
-    Db,
-    Model,
-    Namespace,
-    ReflectorName,
-    Session,
-    Url,
-    app,
-    known,
-    looking,
-    opened,
-    reading,
-    reflecting,
-    run,
-    writing,
-)
-from acms.cli.render import Column, Screen
+from acms.cli.base import At, Model, ReflectorName, Session, Shell, Url, command, reflecting
+from acms.cli.render import Column
 from acms.config import ACMSConfig
-from acms.errors import EntryNotFoundError
+from acms.errors import EntryNotFoundError, ValidationError
+from acms.facts.by_hand import when
 from acms.knowledge import Fact, Scope
 from acms.log.encoding import locate
 from acms.log.in_force import preview
 from acms.log.read import profile
+from acms.log.validity import Period
 from acms.model import Entry
 from acms.observability.events import Event, Reflected
 from acms.ports import StorageBackend
@@ -43,8 +29,9 @@ from acms.privacy.redact_entry import cleared
 LIST, HISTORY, WHY, UNDO = "list", "history", "why", "undo"
 
 
-@app.command(epilog='Example:  acms facts history user_123 "orders service" database')
-def facts(
+@command('acms facts history user_123 "orders service" database')
+async def facts(
+    shell: Shell,
     words: Annotated[
         list[str],
         typer.Argument(
@@ -67,9 +54,12 @@ def facts(
         typer.Option("--scope", metavar="S", help="session, or namespace: its profile of facts."),
     ] = "session",
     at: At = None,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
+    valid_at: Annotated[
+        str | None,
+        typer.Option(
+            "--valid-at", metavar="TIME", help="Only what was so then: a date, an ISO 8601 time or now."
+        ),
+    ] = None,
 ) -> None:
     """List what is known, and why; take a change back.
 
@@ -78,6 +68,8 @@ def facts(
     verb, *rest = words
     if verb not in (LIST, HISTORY, WHY, UNDO):
         verb, rest = LIST, words
+    if valid_at is not None and verb != LIST:
+        raise typer.BadParameter(f"{verb} takes no --valid-at", param_hint="--valid-at")
     _check(verb, rest, scope=scope, narrowed=bool(subject or attribute or fact_type), at=at)
     about, side = ([*rest[1:], None, None] if verb == HISTORY else [None, None])[:2]
     asked = _Asked(
@@ -87,18 +79,25 @@ def facts(
         fact_type=fact_type,
         scope="namespace" if scope == "namespace" else "session",
         at=at,
-        db=db,
-        namespace=namespace,
-        as_json=as_json,
+        valid_at=_moment(valid_at),
     )
     if verb == LIST:
-        run(as_json, _list(asked))
+        await _list(shell, asked)
     elif verb == HISTORY:
-        run(as_json, _history(asked))
+        await _history(shell, asked)
     elif verb == WHY:
-        run(as_json, _why(asked, rest[1]))
+        await _why(shell, asked, rest[1])
     else:
-        run(as_json, _undo(asked, int(rest[1].removeprefix("v"))))
+        await _undo(shell, asked, int(rest[1].removeprefix("v")))
+
+
+def _moment(value: str | None) -> datetime | None:
+    if value is None or value == "now":
+        return None if value is None else datetime.now(UTC)
+    try:
+        return when(value, "valid_at")
+    except ValidationError as error:
+        raise typer.BadParameter(str(error), param_hint="--valid-at") from error
 
 
 _WORDS = {
@@ -134,26 +133,32 @@ class _Asked:
     fact_type: str | None
     scope: Scope
     at: str | None
-    db: str | None
-    namespace: str
-    as_json: bool
+    valid_at: datetime | None
 
 
-async def _found(asked: _Asked, *, history: bool) -> list[Fact]:
-    async with looking(asked.db, asked.namespace, asked.session, asked.at) as view:
+async def _found(shell: Shell, asked: _Asked, *, history: bool) -> list[Fact]:
+    async with shell.looking(asked.session, asked.at) as view:
         return await view.facts(
             subject=asked.subject,
             attribute=asked.attribute,
             fact_type=asked.fact_type,
             scope=asked.scope,
             history=history,
+            valid_at=asked.valid_at,
         )
 
 
 # ── what is known ───────────────────────────────────────────────────────────────────────────────────────────────────
 
+
+def _value(fact: Fact) -> str:
+    """Return the value of a fact, and from when on or until when it is so."""
+    period = Period(fact.valid_from, fact.valid_to)
+    return f"{preview(fact.value or fact.content, 160)} {period.label(datetime.now(UTC))}".rstrip()
+
+
 FACTS = (
-    Column("value", wide=True, of=lambda fact: preview(fact.value or fact.content, 160)),
+    Column("value", wide=True, of=_value),
     Column("subject", "magenta"),
     Column("attribute", "magenta"),
     Column("version", "cyan", right=True, of=render.version),
@@ -173,14 +178,12 @@ def _versions(ids: Sequence[str], context: str) -> str:
     return " ".join([*own, *([f"{others} elsewhere"] if others else [])])
 
 
-async def _list(asked: _Asked) -> None:
-    found = await _found(asked, history=False)
-    screen = Screen(asked.as_json)
-
-    def draw() -> None:
-        screen.list(FACTS, found, none="no facts; acms reflect finds them")
-
-    screen.show({"session": asked.session, "scope": asked.scope, "facts": found}, draw)
+async def _list(shell: Shell, asked: _Asked) -> None:
+    found = await _found(shell, asked, history=False)
+    shell.show(
+        {"session": asked.session, "scope": asked.scope, "facts": found},
+        lambda: shell.list(FACTS, found, none="no facts; acms reflect finds them"),
+    )
 
 
 CHANGES = (
@@ -196,21 +199,19 @@ CHANGES = (
 )
 
 
-async def _history(asked: _Asked) -> None:
-    found = await _found(asked, history=True)
-    screen = Screen(asked.as_json)
-
-    def draw() -> None:
-        screen.list(CHANGES, found, none="nothing was ever known about it")
-
-    screen.show({"session": asked.session, "scope": asked.scope, "facts": found}, draw)
+async def _history(shell: Shell, asked: _Asked) -> None:
+    found = await _found(shell, asked, history=True)
+    shell.show(
+        {"session": asked.session, "scope": asked.scope, "facts": found},
+        lambda: shell.list(CHANGES, found, none="nothing was ever known about it"),
+    )
 
 
 # ── why ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _why(asked: _Asked, name: str) -> None:
-    every = await _found(asked, history=True)
+async def _why(shell: Shell, asked: _Asked, name: str) -> None:
+    every = await _found(shell, asked, history=True)
     number = name.removeprefix("v")
     fact = next((one for one in every if one.id == name or str(one.version) == number), None)
     if fact is None:
@@ -221,32 +222,31 @@ async def _why(asked: _Asked, name: str) -> None:
     before = [one for one in every if one.id in fact.replaces]
     gone = fact.retired
     after = next((one for one in every if gone is not None and one.id == gone.by), None)
-    async with opened(asked.db) as storage:
+    async with shell.opened() as storage:
         sources = await _evidence(storage, fact.sources)
         evidence = await _evidence(storage, gone.evidence if gone else ())
-    screen = Screen(asked.as_json)
 
     def draw() -> None:
         where = " · ".join(part for part in (fact.subject, fact.attribute) if part) or "no address"
-        screen.line(f"v{fact.version} {where}", "bold cyan")
-        screen.line(fact.content)
-        screen.line(
+        shell.line(f"v{fact.version} {where}", "bold cyan")
+        shell.line(fact.content)
+        shell.line(
             f"{fact.fact_type}, {fact.confidence:.2f} sure, as trusted as what the {fact.trust} said", "dim"
         )
-        screen.title("It was said")
-        _write_sources(screen, sources)
+        shell.title("It was said")
+        _write_sources(shell, sources)
         if before:
-            screen.title("It replaced")
-            screen.list(FACTS, before)
+            shell.title("It replaced")
+            shell.list(FACTS, before)
         if gone is not None:
-            screen.title(f"No longer in force since v{gone.version}: {gone.reason}")
+            shell.title(f"No longer in force since v{gone.version}: {gone.reason}")
             if after is not None:
-                screen.list(FACTS, [after])
-            _write_sources(screen, evidence)
-            screen.line(f"take that back: acms facts undo {asked.session} {gone.version}", "dim")
+                shell.list(FACTS, [after])
+            _write_sources(shell, evidence)
+            shell.line(f"take that back: acms facts undo {asked.session} {gone.version}", "dim")
 
     value = {"session": asked.session, "fact": fact, "sources": sources, "replaced": before}
-    screen.show({**value, "replaced_by": after, "evidence": evidence}, draw)
+    shell.show({**value, "replaced_by": after, "evidence": evidence}, draw)
 
 
 async def _evidence(storage: StorageBackend, ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -277,7 +277,7 @@ async def _evidence(storage: StorageBackend, ids: Sequence[str]) -> list[dict[st
     return found
 
 
-def _write_sources(screen: Screen, found: Sequence[Mapping[str, Any]]) -> None:
+def _write_sources(shell: Shell, found: Sequence[Mapping[str, Any]]) -> None:
     columns = (
         Column("text", wide=True, of="preview"),
         Column("version", "cyan", right=True, of=lambda one: f"v{one['version'] or '?'}"),
@@ -285,23 +285,90 @@ def _write_sources(screen: Screen, found: Sequence[Mapping[str, Any]]) -> None:
         Column("session", "magenta"),
     )
     if found:
-        screen.list(columns, found)
+        shell.list(columns, found)
 
 
-async def _undo(asked: _Asked, version: int) -> None:
+async def _undo(shell: Shell, asked: _Asked, version: int) -> None:
     name = asked.session
     if asked.scope == "namespace":
-        async with opened(asked.db) as storage:
-            await known(storage, asked.session, asked.namespace)
-            held = await profile(storage, asked.namespace)
+        async with shell.opened() as storage:
+            await shell.known(storage, asked.session)
+            held = await profile(storage, shell.namespace)
         if held is None:
-            raise EntryNotFoundError(f"the namespace {asked.namespace!r} has no profile")
+            raise EntryNotFoundError(f"the namespace {shell.namespace!r} has no profile")
         name = held.id
-    async with writing(asked.db, asked.namespace, name, works=False) as one:
+    async with shell.writing(name, works=False) as one:
         undone = await one.undo(version)
-    screen = Screen(asked.as_json)
     value = {"session": asked.session, "scope": asked.scope, "version": undone, "undone": version}
-    screen.show(value, lambda: screen.line(f"v{undone} takes back v{version}"))
+    shell.show(value, lambda: shell.line(f"v{undone} takes back v{version}"))
+
+
+# ── by hand ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help='What it is about: "orders service".')]
+Attribute = Annotated[str, typer.Argument(metavar="ATTRIBUTE", help="Which side of it: database.")]
+
+
+@command('acms state user_123 "orders service" database "PostgreSQL 18"')
+async def state(
+    shell: Shell,
+    session: Session,
+    subject: Subject,
+    attribute: Attribute,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="What is so.")],
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--name", metavar="NAME", help="Another name of the subject; may be repeated."),
+    ] = None,
+    valid_from: Annotated[
+        str | None, typer.Option("--valid-from", metavar="TIME", help="It is so from then on.")
+    ] = None,
+    valid_to: Annotated[
+        str | None, typer.Option("--valid-to", metavar="TIME", help="It is so until before then.")
+    ] = None,
+    sources: Annotated[
+        list[str] | None,
+        typer.Option("--source", metavar="ID", help="A message it comes from; may be repeated."),
+    ] = None,
+    many: Annotated[
+        bool, typer.Option("--many", help="Beside what is known there, not in its place.")
+    ] = False,
+) -> None:
+    """Write a fact by hand; it takes the place of what is known about the same.
+
+    TIME is a date, which begins at midnight UTC, or a time in ISO 8601. The same again changes nothing.
+    """
+    async with shell.writing(session, works=False) as one:
+        before = {fact.id for fact in await one.facts()}
+        fact = await one.state(
+            subject,
+            attribute,
+            value,
+            names=names or (),
+            valid_from=valid_from,
+            valid_to=valid_to,
+            sources=sources or (),
+            cardinality="many" if many else "one",
+        )
+    new = fact.id not in before
+    word = f"v{fact.version}" if new else f"known already, v{fact.version}"
+    shell.show({"session": session, "fact": fact, "new": new}, lambda: shell.line(f"{word}: {fact.content}"))
+
+
+@command('acms unstate user_123 "orders service" database')
+async def unstate(shell: Shell, session: Session, subject: Subject, attribute: Attribute) -> None:
+    """Withdraw what is known about a subject and an attribute: it is no longer so."""
+    async with shell.writing(session, works=False) as one:
+        gone = await one.unstate(subject, attribute)
+
+    def draw() -> None:
+        if not gone:
+            shell.line("nothing is known about it")
+        for fact in gone:
+            by = fact.retired.version if fact.retired else 0
+            shell.line(f"v{by} ends v{fact.version}: {fact.content}")
+
+    shell.show({"session": session, "facts": gone}, draw)
 
 
 # ── reflect ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -316,55 +383,48 @@ DECISIONS = (
 )
 
 
-@app.command(epilog="Example:  acms reflect user_123 --wait")
-def reflect(
+@command("acms reflect user_123 --wait")
+async def reflect(
+    shell: Shell,
     session: Session,
     reflector: ReflectorName = None,
     url: Url = None,
     model: Model = None,
     wait: Annotated[bool, typer.Option("--wait", help="Work it off here and show what it did.")] = False,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
 ) -> None:
     """Distil facts from the episodes that have ended.
 
     Asks for it and leaves: `acms worker` with the same --reflector does it. With --wait it is done here. Without
     --reflector rules do it, which need no model. Keys of a model come from the environment alone.
     """
+    done: list[Reflected] = []
+    async with shell.reading(session) as one:
+        waiting = sum(episode.summary is None for episode in await one.episodes("closed"))
+    with shell.progress("reflecting") as progress:
 
-    async def work() -> None:
-        done: list[Reflected] = []
-        async with reading(db, namespace, session) as one:
-            waiting = sum(episode.summary is None for episode in await one.episodes("closed"))
-        screen = Screen(as_json)
-        with screen.progress("reflecting") as progress:
+        def heard(event: Event) -> None:
+            if isinstance(event, Reflected):
+                done.append(event)
+                progress(sum(len(each.episodes) for each in done), waiting)
 
-            def heard(event: Event) -> None:
-                if isinstance(event, Reflected):
-                    done.append(event)
-                    progress(sum(len(each.episodes) for each in done), waiting)
+        progress(0, waiting)
+        async with (
+            reflecting(reflector or "offline", url=url, model=model) as chosen,
+            shell.writing(session, works=wait, reflector=chosen, on_event=heard) as one,
+        ):
+            job = await one.reflect()
+            if wait:
+                await one.wait(job)
+            left = sum(episode.summary is None for episode in await one.episodes("closed"))
+    decisions = [decision for each in done for decision in each.decisions]
 
-            progress(0, waiting)
-            async with (
-                reflecting(reflector or "offline", url=url, model=model) as chosen,
-                writing(db, namespace, session, works=wait, reflector=chosen, on_event=heard) as one,
-            ):
-                job = await one.reflect()
-                if wait:
-                    await one.wait(job)
-                left = sum(episode.summary is None for episode in await one.episodes("closed"))
-        decisions = [decision for each in done for decision in each.decisions]
+    def draw() -> None:
+        if not wait:
+            shell.line(f"job {job.id} is waiting for a worker: acms worker")
+            return
+        if decisions:
+            shell.list(DECISIONS, decisions)
+        shell.line(f"{waiting - left} episodes reflected on, {left} wait for more to be said", "dim")
 
-        def draw() -> None:
-            if not wait:
-                screen.line(f"job {job.id} is waiting for a worker: acms worker")
-                return
-            if decisions:
-                screen.list(DECISIONS, decisions)
-            screen.line(f"{waiting - left} episodes reflected on, {left} wait for more to be said", "dim")
-
-        value = {"session": session, "job": job.id, "waiting": left, "reflected": done}
-        screen.show(value, draw)
-
-    run(as_json, work())
+    value = {"session": session, "job": job.id, "waiting": left, "reflected": done}
+    shell.show(value, draw)

@@ -10,23 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from acms.cli import render
-from acms.cli.base import (
-    AsJson,
-    At,
-    Budget,
-    Db,
-    Full,
-    Namespace,
-    Needed,
-    Query,
-    Ranking,
-    Session,
-    Shell,
-    app,
-    command,
-    looking,
-    run,
-)
+from acms.cli.base import At, Budget, Full, Needed, Query, Ranking, Session, Shell, command
 from acms.cli.render import Column, Screen
 from acms.log.in_force import preview
 from acms.results import ContextInfo, ContextItems, Ledger, Verdict
@@ -35,8 +19,9 @@ LEFT_OUT = 10
 """Rejected candidates that `recall --why` shows."""
 
 
-@app.command(epilog='Example:  acms recall user_123 "what did we choose?" --budget 500 --why')
-def recall(
+@command('acms recall user_123 "what did we choose?" --budget 500 --why')
+async def recall(
+    shell: Shell,
     session: Session,
     query: Query,
     budget: Budget = None,
@@ -54,47 +39,39 @@ def recall(
         typer.Option("--scope", metavar="S", help="session, or namespace: ask its other sessions too."),
     ] = "session",
     ranking: Ranking = None,
-    db: Db = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
 ) -> None:
     """Show what the model should see for a query.
 
     Best first, within a token budget. --why adds the ledger: every decision, and by which rule.
     """
+    async with shell.looking(session, at, ranking) as view:
+        items = await view.recall(query, token_budget=budget, min_relevance=min_relevance, scope=scope)
+    ranks = {item.id: rank for rank, item in render.ranked(items)}
+    value: dict[str, Any] = {
+        "session": session,
+        "query": query,
+        "version": items.version,
+        "budget": items.budget,
+        "tokens": items.tokens,
+        "confidence": items.confidence,
+        "band": items.band,
+        "coverage": items.coverage,
+        "tier": items.tier,
+        "items": [render.item_json(item, ranks[item.id]) for item in items],
+        "warnings": items.ledger.warnings,
+    }
+    verdicts, rejected = _verdicts(items)
+    if why:
+        value |= {"ledger": verdicts, "left_out": rejected}
 
-    async def work() -> None:
-        async with looking(db, namespace, session, at, ranking) as view:
-            items = await view.recall(query, token_budget=budget, min_relevance=min_relevance, scope=scope)
-        ranks = {item.id: rank for rank, item in render.ranked(items)}
-        value: dict[str, Any] = {
-            "session": session,
-            "query": query,
-            "version": items.version,
-            "budget": items.budget,
-            "tokens": items.tokens,
-            "confidence": items.confidence,
-            "band": items.band,
-            "coverage": items.coverage,
-            "tier": items.tier,
-            "items": [render.item_json(item, ranks[item.id]) for item in items],
-            "warnings": items.ledger.warnings,
-        }
-        verdicts, rejected = _verdicts(items)
+    def draw() -> None:
+        _draw_ranked(shell, items, full=full)
+        _count(shell, items)
         if why:
-            value |= {"ledger": verdicts, "left_out": rejected}
-        screen = Screen(as_json)
+            _draw_why(shell, items.ledger, verdicts, rejected)
+        render.warn(shell, items.ledger.warnings)
 
-        def draw() -> None:
-            _draw_ranked(screen, items, full=full)
-            _count(screen, items)
-            if why:
-                _draw_why(screen, items.ledger, verdicts, rejected)
-            render.warn(screen, items.ledger.warnings)
-
-        screen.show(value, draw)
-
-    run(as_json, work())
+    shell.show(value, draw)
 
 
 def _verdicts(items: ContextItems) -> tuple[list[Verdict], int]:

@@ -117,7 +117,7 @@ class Client:
         }
         body = (await self._transport.call("GET", path("contexts"), query=query)).body
         found = tuple(nouns(ContextInfo, value(list, body, "data")))
-        return SessionPage(sessions=found, next_after=value(object, body, "nextCursor"))
+        return SessionPage(sessions=found, next_after=cast("str | None", value(object, body, "nextCursor")))
 
     async def contexts(
         self, *, namespace: str | None = None, parent: str | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 from acms.client import nouns
@@ -84,6 +84,19 @@ def _written(value: object) -> Json:
     return list(value) if isinstance(value, set | frozenset | tuple) else value
 
 
+def _timed(_: Remote, given: Given) -> Given:
+    """Write times as text."""
+    return {name: value.isoformat() if isinstance(value, date) else value for name, value in given.items()}
+
+
+def _asked_keys(_: Remote, given: Given) -> Given:
+    return {"ids": list(given["ids"])}
+
+
+def _stated(of: Remote, given: Given) -> Given:
+    return {**_timed(of, given), **{name: list(given[name]) for name in ("names", "sources")}}
+
+
 def _windowed(of: Remote, given: Given) -> Given:
     keep = ",".join(map(str, given["keep"])) or None
     return {"budget": validation.budget(given["budget"], "budget"), "keep": keep, "why": of.log.transport.why}
@@ -143,7 +156,8 @@ class Reads:
     )
     history = verb(View.history, Asks("GET history", _page, prepare=_paged))
     episodes = verb(View.episodes, Asks("GET episodes", many(Episode), pages=True))
-    facts = verb(View.facts, Asks("GET facts", many(Fact), context=_of_facts, pages=True))
+    facts = verb(View.facts, Asks("GET facts", many(Fact), prepare=_timed, context=_of_facts, pages=True))
+    keys = verb(View.keys, Asks("POST keys", plain(dict[str, str], "keys"), prepare=_asked_keys))
     get = verb(View.get, Asks("GET entries/{id}", one(Entry)))
     forks = verb(View.forks, Asks("GET forks", _forked, pages=True, timeless=True))
     ancestry = verb(View.ancestry, Asks("GET ancestry", many(Branch), timeless=True))
@@ -365,6 +379,8 @@ class Writes:
     reflect = verb(ACMS.reflect, Asks("POST reflect", one(Job)))
     wait = verb(ACMS.wait, _wait)
     job = verb(ACMS.job, _job)
+    state = verb(ACMS.state, Asks("POST facts", one(Fact), prepare=_stated, context=_somewhere))
+    unstate = verb(ACMS.unstate, Asks("POST facts/withdraw", many(Fact)))
     undo = verb(ACMS.undo, Asks("POST undo", _version))
     set_policy = verb(
         ACMS.set_policy, Asks("PATCH policy", one(ResolvedPolicy), context=_somewhere, nulls=True)

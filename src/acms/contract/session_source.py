@@ -22,6 +22,7 @@ from acms.log import validation
 from acms.log.in_force import preview
 from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE, in_force
+from acms.log.validity import label_of
 from acms.model import Entry, Kind, Privacy, Role, Search, State
 from acms.model import Source as Origin
 from acms.privacy.detect import effective, redact
@@ -344,7 +345,9 @@ def _found(work: Iterable[_Work]) -> Found:
 
 def _as_stored(item: ContextItem, row: Entry) -> ContextItem:
     """Return an item that its session has redacted with what was stored: a reply has a stage of its own."""
-    return item if item.redaction is None else replace(item, content=row.content)
+    if item.redaction is None:
+        return item
+    return replace(item, content=row.content + (label_of(item.content) if row.kind is Kind.FACT else ""))
 
 
 def _there(row: Entry) -> bool:

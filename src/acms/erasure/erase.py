@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from acms.branches.forks import COLLECT_AFTER
 from acms.erasure import proof
 from acms.errors import ACMSError, EntryNotFoundError, LegalHoldError, SessionNotFoundError, ValidationError
+from acms.facts.consolidate import fold, mentions
 from acms.log import policy, validation
 from acms.log.in_force import Cover
 from acms.log.policy import CompactionPolicy
@@ -23,7 +24,7 @@ from acms.log.read import profile
 from acms.model import Append, Context, ContextQuery, Done, Entry, Failed, JobDraft, Kind, Lease, Retry, State
 from acms.observability.operations import recorded
 from acms.ports import Progress, StorageBackend
-from acms.results import Erasure
+from acms.results import Erasure, Remaining
 from acms.storage.append_rules import segments
 
 T = TypeVar("T")
@@ -165,6 +166,9 @@ class _Erasing:
         #: Ids of what is blank by now.
         self._gone = {link.id for link in asked if link.state is State.ERASED}
         self._texts: set[bytes] = set()
+        #: Facts that were stated by hand and name no source.
+        self._stated: list[str] = []
+        self._remaining: tuple[Remaining, ...] = ()
 
     async def run(self, *, verify: bool) -> Erasure:
         """Take away what was asked for and what cites it, until nothing new does."""
@@ -174,6 +178,7 @@ class _Erasing:
             if not left:
                 break
             await self._check_holds(left)
+            self._remaining = self._remaining or tuple(await self._left_behind(doomed))
             if verify:
                 await self._remember(left)
             await self._blank(left)
@@ -182,6 +187,7 @@ class _Erasing:
         derived = (Kind.FACT, Kind.SUMMARY)
         return Erasure(
             ids=tuple(link.id for link in doomed),
+            remaining=self._remaining,
             cascaded=tuple(link.id for link in doomed if link.id not in asked and link.kind in derived),
             contexts=tuple(dict.fromkeys(link.owner for link in doomed)),
             residue=tuple(await self._residue(doomed)) if verify else (),
@@ -194,6 +200,7 @@ class _Erasing:
         self._contexts.update(await _trees(self._storage, roots))
         made = [link async for link in _made(self._storage, self._contexts.values())]
         self._gone.update(link.id for link in made if link.state is State.ERASED)
+        self._stated = [link.id for link in made if link.kind is Kind.FACT and not link.sources]
         reached = Reached(self._asked)
         copies = [one for one in self._contexts.values() if COPIED in one.settings]
         followed: set[str] = set()
@@ -254,6 +261,38 @@ class _Erasing:
             for entry in await self._storage.get([link.id for link in some]):
                 if entry is not None:
                     self._texts.update(text.encode() for text in proof.texts(entry))
+
+    async def _left_behind(self, doomed: Sequence[Link]) -> list[Remaining]:
+        """Return what says the same as what goes and stays: messages that facts were made from, facts by hand."""
+        gone = {link.id for link in doomed}
+        of = {
+            id: link.id for link in doomed if link.kind is Kind.FACT for id in link.sources if id not in gone
+        }
+        found = [
+            Remaining(id=one.id, kind="source", of=of[one.id])
+            for one in await self._live(list(of))
+            if one.kind is Kind.MESSAGE
+        ]
+        facts = await self._live([id for id in self._stated if id not in gone])
+        values = {one.id: fold(str(one.data.get("value", ""))) for one in facts}
+        messages = [link.id for link in doomed if link.kind is Kind.MESSAGE] if facts else []
+        for said in await self._live(messages):
+            words = fold(said.content)
+            found += [
+                Remaining(id=id, kind="statement", of=said.id)
+                for id, value in values.items()
+                if value and mentions(words, value)
+            ]
+        return found
+
+    async def _live(self, ids: Sequence[str]) -> list[Entry]:
+        """Return those of some entries that have their content."""
+        found: list[Entry] = []
+        for some in _batches(ids):
+            found += [
+                one for one in await self._storage.get(some) if one is not None and one.state is State.LIVE
+            ]
+        return found
 
     async def _blank(self, links: Sequence[Link]) -> None:
         """Blank entries, those that cite others before these or in the same commit: newest first."""

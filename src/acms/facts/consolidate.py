@@ -24,7 +24,8 @@ from acms.errors import ValidationError
 from acms.knowledge import Cardinality, Decision, Fact, Outcome, Proposal
 from acms.log import validation
 from acms.log.encoding import locate
-from acms.log.facts import Address, address, has_address
+from acms.log.facts import SAID, Address, address, has_address
+from acms.log.validity import Period, ends
 from acms.model import Draft, Entry, Json, Kind, MarkerType, Origin, Privacy, Span, State
 from acms.text.tokenizer import spans, term
 
@@ -230,6 +231,8 @@ class _Change:
     proposal: Proposal
     sources: tuple[Entry, ...]
     trust: Origin
+    #: When the newest of its sources was said.
+    said: datetime
     #: Facts in force that go: named by the proposal, or met at its address.
     named: tuple[Fact, ...] = ()
     met: tuple[Fact, ...] = ()
@@ -255,6 +258,9 @@ class _Book:
     known: Sequence[Fact]
     by_id: Mapping[str, Fact]
     at: Mapping[Address, Sequence[Fact]]
+    now: datetime
+    #: Who says it by hand; None where a reflector does.
+    by: Origin | None = None
     decisions: dict[int, Decision] = field(default_factory=dict)
     changes: list[_Change] = field(default_factory=list)
     #: Places of proposals that keep a fact, and the fact.
@@ -263,12 +269,15 @@ class _Book:
     counts: dict[Address, Cardinality] = field(default_factory=dict)
 
     @classmethod
-    def about(cls, proposals: Sequence[Proposal], known: Sequence[Fact]) -> Self:
+    def about(
+        cls, proposals: Sequence[Proposal], known: Sequence[Fact], now: datetime, by: Origin | None
+    ) -> Self:
         """Begin with the facts in force."""
         at: dict[Address, list[Fact]] = {}
         for fact in known:
             at.setdefault(address(fact.subject, fact.attribute), []).append(fact)
-        return cls(proposals, known, {id: fact for fact in known for id in (*fact.replaces, fact.id)}, at)
+        by_id = {id: fact for fact in known for id in (*fact.replaces, fact.id)}
+        return cls(proposals, known, by_id, at, now, by)
 
     def decide(
         self, index: int, outcome: Outcome, reason: str, fact_id: str | None = None, draft: int | None = None
@@ -321,14 +330,16 @@ def consolidate(
     now: datetime,
     count: Callable[[str], int],
     key: str,
+    by: Origin | None = None,
 ) -> Generator[Around, Mapping[str, Sequence[Entry]], Consolidated]:
     """Decide about proposals, in order, and return what to append.
 
     `known` are the facts in force of one log, `read` the messages that the reflector read. Asks at most once for
     messages around others, when something is retired; ids without an answer are passed over. `key` begins the keys of
-    all drafts: the same for the same answer of a reflector.
+    all drafts: the same for the same answer of a reflector. `by` says them by hand: they are trusted as much as that,
+    whatever they cite, and whoever calls has looked for what says the same.
     """
-    book = _Book.about(proposals, known)
+    book = _Book.about(proposals, known, now, by)
     for index, proposal in enumerate(proposals):
         _judge(index, proposal, book, read, rules, count)
     changes = _limited(_last_wins(book.changes, book), rules.max_facts, book)
@@ -372,7 +383,7 @@ def _judge(
         limit = f"{proposal.confidence:g} is less than {rules.min_confidence:g}"
         book.decide(index, "low_confidence", limit, named.id if named else None)
         return
-    change = _change(index, proposal, named, book.at, book.counts, read)
+    change = _change(index, proposal, named, book, read)
     if proposal.action == "remove":
         if not change.named:
             book.decide(index, "unknown_id", _missing(proposal))
@@ -390,7 +401,7 @@ def _compare(change: _Change, book: _Book) -> None:
     """Note a change unless it says nothing new, or ends what is protected from it."""
     safe = next((fact for fact in change.ends if _safe(fact.trust, change.trust)), None)
     rival = _rival(change, book.changes)
-    same = _same(change, book.at.get(change.where, ()), book.known, book.changes)
+    same = None if book.by else _same(change, book.at.get(change.where, ()), book.known, book.changes)
     if same is not None:
         book.decide(change.index, "duplicate", *same)
         _override(same[1], change, book)
@@ -444,6 +455,9 @@ def _check_texts(given: Any) -> None:
         if len(validation.text(getattr(given, name), name)) > LABEL:
             raise ValidationError(f"is longer than {LABEL} characters", field=name)
     validation.text(given.value, "value", limit=VALUE)
+    for name in given.names:
+        if not validation.text(name, "names").strip() or len(name) > LABEL:
+            raise ValidationError(f"each must have 1 to {LABEL} characters", field="names")
     validation.text(given.reason, "reason")
     if given.fact_id is not None:
         validation.text(given.fact_id, "fact_id")
@@ -470,24 +484,20 @@ def _utc(moment: datetime) -> datetime:
 
 
 def _change(
-    index: int,
-    proposal: Proposal,
-    named: Fact | None,
-    at: Mapping[Address, Sequence[Fact]],
-    counts: Mapping[Address, Cardinality],
-    read: Sequence[Entry],
+    index: int, proposal: Proposal, named: Fact | None, book: _Book, read: Sequence[Entry]
 ) -> _Change:
     """Place a proposal among the facts in force."""
     wanted = set(proposal.sources)
     sources = tuple(entry for entry in read if entry.version in wanted) or tuple(read)
-    trust = min((entry.origin for entry in sources), key=_TRUST.__getitem__, default=Origin.DERIVED)
-    change = _Change(index, proposal, sources, trust, named=(named,) if named else ())
+    trust = book.by or min((one.origin for one in sources), key=_TRUST.__getitem__, default=Origin.DERIVED)
+    said = max((entry.created_at for entry in sources), default=book.now)
+    change = _Change(index, proposal, sources, trust, said, named=(named,) if named else ())
     if proposal.action == "update" and named is None:
         change.note = f"no fact in force has the id {proposal.fact_id!r}: added"
     if named is not None and proposal.action != "remove":
         change.proposal = proposal = _completed(proposal, named)
     change.where = where = address(proposal.subject, proposal.attribute)
-    there = at.get(where, ()) if has_address(where) else ()
+    there = book.at.get(where, ()) if has_address(where) else ()
     if proposal.action == "remove":
         if proposal.fact_id is None:
             change.named = tuple(
@@ -500,10 +510,17 @@ def _change(
         standing: Cardinality | None = None
         if there:
             standing = "one" if any(fact.cardinality == "one" for fact in there) else "many"
-        change.cardinality = standing or counts.get(where) or proposal.cardinality or "many"
+        change.cardinality = standing or book.counts.get(where) or proposal.cardinality or "many"
         if change.exclusive:
-            change.met = tuple(there)
+            own = period(proposal)
+            change.met = tuple(fact for fact in there if ends(own, period(fact), said))
     return change
+
+
+def period(said: Proposal | Fact) -> Period:
+    """Return when something is so by its own words."""
+    start, end = said.valid_from, said.valid_to
+    return Period(None if start is None else _utc(start), None if end is None else _utc(end))
 
 
 def _completed(proposal: Proposal, named: Fact) -> Proposal:
@@ -550,6 +567,8 @@ def _same(
     for fact in rivals:
         if not _says(said, fact, exactly=fact in change.named):
             continue
+        if period(fact) != period(said) and not period(fact).holds(change.said):
+            continue  # it was so, or will be: now it is
         if _TRUST[change.trust] > _TRUST[fact.trust] and _safe(change.trust, fact.trust):
             change.named = (*change.named, fact)  # now somebody says it who is to be believed
             change.note = f"{change.trust.value} confirms what {fact.trust.value} said"
@@ -668,6 +687,8 @@ def _drafts(
         removing = proposal.action == "remove"
         demotes = told.demoted(ends, None if removing else proposal, change.sources)
         data: dict[str, Json] = {"reason": "removed"} if removing else _data(change)
+        if change.sources:
+            data[SAID] = _utc(change.said).isoformat()
         if demotes:
             data["demotes"] = [[id, [list(span) for span in good]] for id, good in demotes.items()]
         draft = Draft(
@@ -697,6 +718,7 @@ def _data(change: _Change) -> dict[str, Json]:
         "subject": proposal.subject.strip(),
         "attribute": proposal.attribute.strip(),
         "value": proposal.value.strip(),
+        "names": list(proposal.names),
         "cardinality": change.cardinality,
         "fact_type": proposal.fact_type.strip() or "fact",
         "confidence": float(proposal.confidence),
@@ -710,7 +732,7 @@ def _data(change: _Change) -> dict[str, Json]:
     return {
         name: value
         for name, value in data.items()
-        if value not in (None, "", False, 0) or name == "confidence"
+        if value not in (None, "", False, 0, []) or name == "confidence"
     }
 
 

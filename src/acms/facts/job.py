@@ -572,15 +572,14 @@ async def _consolidated(
     try:
         question = next(deciding)
         while True:
-            question = deciding.send(await _around(work, question.ids))
+            question = deciding.send(await around(work.storage, question.ids))
     except StopIteration as done:
         found: Consolidated = done.value
         return found
 
 
-async def _around(work: _Work, ids: Sequence[str]) -> Mapping[str, Sequence[Entry]]:
+async def around(storage: StorageBackend, ids: Sequence[str]) -> Mapping[str, Sequence[Entry]]:
     """Return messages with those said directly before and after each."""
-    storage = work.storage
     found: dict[str, Sequence[Entry]] = {}
     for entry in await storage.get(list(dict.fromkeys(ids))):
         if entry is None or entry.kind is not Kind.MESSAGE:

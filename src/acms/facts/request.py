@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from acms.errors import ACMSError
@@ -16,6 +17,7 @@ from acms.knowledge import Fact
 from acms.log import facts as rules
 from acms.log import read, validation
 from acms.log.in_force import Cover
+from acms.log.validity import at_moment
 from acms.model import UNFINISHED, Append, Job, JobQuery, JobState, Kind
 from acms.observability.logging import log
 from acms.ports import StorageBackend
@@ -34,19 +36,27 @@ async def facts(
     attribute: str | None = None,
     fact_type: str | None = None,
     history: bool = False,
+    as_of: datetime | None = None,
+    valid_at: datetime | None = None,
     stage: Stage = OPEN,
 ) -> list[Fact]:
     """Return the facts in force at a version as they may leave, oldest first; with `history` the retired ones too.
 
-    `subject` and `attribute` match as addresses do: case, articles, plurals and punctuation aside.
+    `subject` and `attribute` match as addresses do: case, articles, plurals and punctuation aside. `as_of` reads what
+    was known at a time; with `valid_at` it is what was so at a moment, retired or not, as far as that was known.
     """
     head = await storage.head(context)
     version = read.version_of(head, at)
-    made = await storage.read(context, at=version, kinds=(Kind.FACT,))
+    if as_of is not None:
+        version = await _version_at(storage, context, version, as_of)
+    made = await storage.read(context, at=version, kinds=(Kind.FACT,)) if version else []
     if not made:
         return []
     replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
-    found = stage.facts(rules.facts(made, Cover(replacing), replacing), made)
+    every = rules.facts(made, Cover(replacing), replacing)
+    if valid_at is not None:
+        every, history = at_moment(every, valid_at, rules.alternatives(every)), True
+    found = stage.facts(every, made)
     about = rules.address(subject or "", attribute or "")
     return [
         fact
@@ -56,6 +66,13 @@ async def facts(
         and (attribute is None or rules.address("", fact.attribute)[1] == about[1])
         and (fact_type is None or fact.fact_type == fact_type)
     ]
+
+
+async def _version_at(storage: StorageBackend, context: str, version: int, moment: datetime) -> int:
+    """Return the version before the first change of what is known that was written after a moment."""
+    kinds = (Kind.FACT, Kind.RETRACTION)
+    changes = await storage.read(context, at=version, kinds=kinds)
+    return next((one.version - 1 for one in changes if one.created_at > moment), version)
 
 
 def check_filter(subject: str | None, attribute: str | None, fact_type: str | None) -> None:

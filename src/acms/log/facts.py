@@ -15,10 +15,14 @@ from typing import Any
 
 from acms.knowledge import Fact, Retired
 from acms.log.in_force import Cover
+from acms.log.validity import Period, ends, periods
 from acms.model import Draft, Entry, Kind, Origin, Span, State
 
 REVOKED = "revoked"
 """Reason of the retraction of facts whose source was retracted or edited."""
+
+SAID = "said"
+"""Says in the data of a fact, or of a retraction, when the newest of its sources was said."""
 
 Address = tuple[str, str]
 """Subject and attribute, normalised."""
@@ -99,7 +103,10 @@ class Succession:
                 self._ended.setdefault(heir.version, []).append(entry)
 
     def _net(self) -> None:
-        """See to it that the newest fact at an address of cardinality one counts alone, whatever wrote the others."""
+        """See to it that the newest fact at an address of cardinality one counts alone, whatever wrote the others.
+
+        Those that are so at another time stand beside it.
+        """
         uncovered = [entry for entry in self.entries if self.uncovered(entry)]
         at: dict[Address, list[Entry]] = {}
         for entry in uncovered:
@@ -109,9 +116,11 @@ class Succession:
         self._outshone = set[int]()
         for some in at.values():
             if len(some) > 1 and any(entry.data.get("cardinality") == "one" for entry in some):
-                for entry in some[:-1]:
-                    self._heirs[entry.version] = some[-1]
-                    self._outshone.add(entry.version)
+                for place, entry in enumerate(some):
+                    heir = next((new for new in reversed(some[place + 1 :]) if _ends(new, entry)), None)
+                    if heir is not None:
+                        self._heirs[entry.version] = heir
+                        self._outshone.add(entry.version)
         self.in_force = [entry for entry in uncovered if entry.version not in self._outshone]
 
     def uncovered(self, entry: Entry) -> bool:
@@ -142,14 +151,28 @@ class Succession:
         by = self._cover.by(entry.version)
         heir = self._heirs.get(entry.version)
         if heir is not None and (by is None or by == heir.version or self._cover.by(heir.version) == by):
-            return Retired(reason="updated", version=heir.version, by=heir.id, evidence=heir.sources)
+            return _retired("updated", heir)
         if by is None:
             return None
         other = by_version[by]
-        if other.kind is Kind.FACT:
-            return Retired(reason="updated", version=by, by=other.id, evidence=other.sources)
-        reason = _text(other, "reason") or "replaced"
-        return Retired(reason=reason, version=by, by=other.id, evidence=other.sources)
+        return _retired("updated" if other.kind is Kind.FACT else _text(other, "reason") or "replaced", other)
+
+
+def _retired(reason: str, by: Entry) -> Retired:
+    return Retired(reason=reason, version=by.version, by=by.id, evidence=by.sources, at=_stated_at(by))
+
+
+def _stated_at(entry: Entry) -> datetime:
+    """Return when what an entry was made from was said."""
+    return _moment(entry.data.get(SAID)) or entry.created_at
+
+
+def _period(entry: Entry) -> Period:
+    return Period(_moment(entry.data.get("valid_from")), _moment(entry.data.get("valid_to")))
+
+
+def _ends(new: Entry, old: Entry) -> bool:
+    return ends(_period(new), _period(old), _stated_at(new))
 
 
 def _versions(spans: Iterable[Span], known: Mapping[int, Entry]) -> set[int]:
@@ -185,6 +208,26 @@ def facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) ->
     ]
 
 
+def valid_times(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) -> dict[int, Period]:
+    """Return the facts in force by version, and when each of them is so."""
+    found = facts(entries, cover, replacing)
+    when = periods(found, alternatives(found))
+    return {fact.version: when[fact.id] for fact in found if fact.retired is None and fact.id in when}
+
+
+def alternatives(found: Iterable[Fact]) -> list[tuple[str, str]]:
+    """Return pairs of ids, an older and a newer fact of one address that holds one value at a time."""
+    at: dict[Address, list[Fact]] = {}
+    pairs: list[tuple[str, str]] = []
+    for fact in found:
+        where = address(fact.subject, fact.attribute)
+        if has_address(where):
+            there = at.setdefault(where, [])
+            pairs += [(old.id, fact.id) for old in there if "one" in (old.cardinality, fact.cardinality)]
+            there.append(fact)
+    return pairs
+
+
 def as_fact(entry: Entry, *, retired: Retired | None = None, replaces: tuple[str, ...] = ()) -> Fact:
     """Return an entry as the fact it is; `replaces` are the ids of all it stands in for, directly or not."""
     data = entry.data
@@ -202,8 +245,10 @@ def as_fact(entry: Entry, *, retired: Retired | None = None, replaces: tuple[str
         confidence=float(confidence) if isinstance(confidence, int | float) else 1.0,
         negative=data.get("negative") is True,
         scope="namespace" if data.get("scope") == "namespace" else "session",
+        names=tuple(name for name in data.get("names", ()) if isinstance(name, str)),
         valid_from=_moment(data.get("valid_from")),
         valid_to=_moment(data.get("valid_to")),
+        stated_at=_stated_at(entry),
         trust=Origin(trust) if trust in _ORIGINS else Origin.DERIVED,
         sources=tuple(id for id in entry.sources if not id.startswith("f_")),  # a fork cites what it adopted
         replaces=replaces,
@@ -260,10 +305,12 @@ def collision(entries: Sequence[Entry], before: Cover, after: Cover) -> tuple[En
 
 
 def rivals(one: Entry, other: Entry) -> bool:
-    """Whether two facts cannot both be in force: they have one address, of cardinality one."""
+    """Whether two facts cannot both be in force: they have one address, of cardinality one, and one ends the other."""
     where = address_of(one)
+    old, new = sorted((one, other), key=lambda entry: entry.version)
     return (
         one.version != other.version
+        and _ends(new, old)
         and "one" in (one.data.get("cardinality"), other.data.get("cardinality"))
         and has_address(where)
         and where == address_of(other)

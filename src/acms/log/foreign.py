@@ -356,10 +356,10 @@ def _item(item: Mapping[str, Any], place: Place) -> Turn:
     match item.get("type"):
         case "function_call":
             given = {"id": item.get("call_id"), "name": item.get("name"), "arguments": item.get("arguments")}
-            parts = [validation.call(given, place.field, id="call_id"), *_beside(item, *given)]
+            parts = [validation.call(given, place.field, id="call_id"), *_surplus_of(item, *given)]
         case "function_call_output" if item.get("call_id") is not None:
             _, parts = _contents(item.get("output"), place.at("output"))
-            parts += _beside(item, "output")
+            parts += _surplus_of(item, "output")
             return _answered({"role": "tool", "content": ""}, parts, item["call_id"], place)
         case str():
             parts = [_raw(item, place)]
@@ -370,7 +370,7 @@ def _item(item: Mapping[str, Any], place: Place) -> Turn:
     return {"role": "assistant", "content": "", "parts": parts}
 
 
-def _beside(item: Mapping[str, Any], *held: str) -> list[Part]:
+def _surplus_of(item: Mapping[str, Any], *held: str) -> list[Part]:
     """Return what an item says besides a call or its output, its id and how far it came."""
     return _surplus(item, "call_id", "id", "status", *held, *FIELDS)
 

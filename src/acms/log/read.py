@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from acms.errors import SessionNotFoundError, ValidationError
+from acms.log.facts import valid_times
 from acms.log.in_force import LONG_RUN, Cover, effective
 from acms.log.validation import NAMESPACE
+from acms.log.validity import Period
 from acms.model import Context, Entry, Head, Kind, State
 from acms.ports import StorageBackend
 
@@ -30,6 +32,17 @@ def version_of(head: Head, at: int | None) -> int:
 async def cover_at(storage: StorageBackend, context: str, head: Head, version: int) -> Cover:
     """Return what is out of force at a version."""
     return Cover(await storage.read(context, at=version, replacing=True) if head.rewrites else [])
+
+
+async def valid_times_at(
+    storage: StorageBackend, context: str, head: Head, version: int
+) -> dict[int, Period]:
+    """Return the facts in force at a version, by version, and when each of them is so."""
+    made = await storage.read(context, at=version, kinds=(Kind.FACT,))
+    if not made:
+        return {}
+    replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
+    return valid_times(made, Cover(replacing, searchable=True), replacing)
 
 
 async def read_stretches(

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 WITHHELD = "[withheld]"
 """Stands for a text that may not leave."""
-TOLD = ("subject", "attribute", "value")
+TOLD = ("subject", "attribute", "value", "names")
 """Fields of a fact that are text."""
 _DEEP = 3
 """JSON within strings of JSON is read to this depth."""
@@ -186,8 +186,16 @@ def fact(found: Fact, entry: Entry) -> Fact:
     """Return a fact as its entry may leave."""
     if not isinstance(entry, Cleared):
         return found
-    told = {field: str(entry.data.get(field, "")) for field in TOLD}
-    return replace(found, content=entry.content, tokens=entry.tokens, **told)
+    data = entry.data
+    return replace(
+        found,
+        content=entry.content,
+        tokens=entry.tokens,
+        subject=str(data.get("subject", "")),
+        attribute=str(data.get("attribute", "")),
+        value=str(data.get("value", "")),
+        names=tuple(data.get("names", ())),
+    )
 
 
 # ── drafts ──────────────────────────────────────────────────────────────────────────────────────────────────────────

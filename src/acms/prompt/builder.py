@@ -212,6 +212,7 @@ class Builder(Recipe):
         query: str,
         *,
         tokens: int | None = None,
+        budget: int | None = None,
         priority: int = RECALL,
         keep: str = "turns",
         in_place: bool = False,
@@ -228,8 +229,11 @@ class Builder(Recipe):
         `keep="turn"`, at a past version, and without such a history it is chosen anew each time and stands before the
         newest message of the user, or with `in_place` where the caller put it. What the prompt shows of the session
         anyway is not recalled.
-        Without `tokens` history and recall share the room by what answers, see `RecallConfig.effort`.
+        Without `tokens`, or `budget`, which is another name of it, history and recall share the room by what answers,
+        see `RecallConfig.effort`.
         """
+        if tokens is not None and budget is not None:
+            raise TypeError("recall() takes budget or tokens, not both: they are the same")
         if isinstance(exclude, str) or not isinstance(exclude, Iterable):
             what = "string" if isinstance(exclude, str) else type(exclude).__name__
             raise ValidationError(f"must be a list of ids, not a {what}", field="exclude")
@@ -240,7 +244,7 @@ class Builder(Recipe):
         step = Recalling(
             _session(self._own(session)),
             query,
-            None if tokens is None else validation.whole(tokens, "tokens", most=validation.BUDGET),
+            _cap(tokens, "tokens") if budget is None else _cap(budget, "budget"),
             _priority(priority),
             bool(in_place),
             validation.choice(keep, Keeping, "keep") is Keeping.TURNS,
@@ -522,6 +526,10 @@ def _prompt(value: object, field: str) -> Builder:
     if not isinstance(value, Builder):
         raise ValidationError(f"must be a Prompt, not {type(value).__name__}", field=field)
     return value
+
+
+def _cap(tokens: int | None, field: str) -> int | None:
+    return None if tokens is None else validation.whole(tokens, field, most=validation.BUDGET)
 
 
 def _priority(value: object) -> int:

@@ -54,7 +54,7 @@ RECALL_SHARE = 0.8
 class ChatPlan:
     """Provider-ready messages, their cost, and what was decided."""
 
-    messages: list[dict[str, Json]]
+    messages: chat_messages.ChatMessages
     tokens: int
     items: ContextItems
 
@@ -104,7 +104,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         if not fits or (asked.profile and await reader.indexes.profiles.find(asked.profile) is not None):
             size = CANDIDATES + len(rest)
             found = await ranked(reader, context, gathered.version, asked.query, size, asked.markers)
-            known = await beside(reader, found, asked.profile)
+            known = await beside(reader, found, asked)
             if fits:  # everything else is there as it was said
                 known = replace(known, known=[one for one in known.known if one.context != context])
             terms = Terms(
@@ -209,7 +209,9 @@ def _plan_chat(
         raise _too_much(asked.budget, max(asked.budget + 1, limit - room + newest[-1].tokens))
     written = chat_messages.render(items)
     if chosen.items:
-        written.insert(_before_last_turn(written), chat_messages.recalled(join(chosen.items)))
+        recalled = chat_messages.recalled(join(chosen.items))
+        shown = tuple(item.id for item in chosen.items if item.content)
+        written.show(recalled, shown, at=_before_last_turn(written))
     tokens = chat_messages.tokens(written, counter, chat_messages.stated(items)) if written else 0
     return ChatPlan(written, tokens, _explained(material, asked, chosen, choices, items))
 

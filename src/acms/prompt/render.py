@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from acms.errors import ACMSError, ConfigurationError, PayloadError, ValidationError
 from acms.log import validation
-from acms.model import Json, Role
+from acms.model import Json, Role, Source
 from acms.observability.events import (
     Event,
     PinsLoaded,
@@ -456,9 +456,8 @@ class _Render:
                 break
             exclude |= echoes
         self._warnings += items.ledger.warnings
-        other = {
-            item.id for item in items if item.truncated or item.later
-        }  # they do not read as what was said
+        # They do not read as what was said: of a fact it may be said until when it is so.
+        other = {item.id for item in items if item.truncated or item.later or item.source is Source.FACT}
         if other:
             rows = [row for row in await step.session.storage.get(sorted(other)) if row is not None]
             self._told.update({row.id: row for row in step.session.stage.entries(rows)})

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from acms.errors import ConflictError, SessionNotFoundError, StorageError, StorageReadOnlyError
 from acms.log import summary_levels
 from acms.log.encoding import is_summary
 from acms.log.in_force import Unit
-from acms.log.read import cover_at
+from acms.log.read import cover_at, valid_times_at
 from acms.model import Context, Entry, Kind, State
 from acms.plan.nodes import Atom, Composed, Fitted, Piece, Scope, Window
 from acms.ports import Codec, HasRecords
@@ -31,6 +32,11 @@ from acms.results import ContextItems
 
 TRIES = 3
 """How often a placement is made anew when another process stored one meanwhile."""
+
+
+def now() -> datetime:
+    """Return when a prompt is written."""
+    return datetime.now(UTC)
 
 
 class Pair(NamedTuple):
@@ -196,6 +202,8 @@ class Staying:
         known = [row for row in rows if row is not None and row.state is State.LIVE]
         if len(known) < len(rows) or not await self._known_elsewhere(others):
             return False
+        if not await self._still_so(context.id, others, known):
+            return False
         self._told.update({row.id: row for row in self._session.stage.entries(known)})
         return True
 
@@ -211,6 +219,22 @@ class Staying:
             for row in await storage.get(ids):
                 if row is None or cover.by(row.version) is not None:
                     return False
+        return True
+
+    async def _still_so(
+        self, context: str, others: Mapping[str, Sequence[str]], rows: Sequence[Entry]
+    ) -> bool:
+        """Return whether no fact that is shown is over by now."""
+        shown = [row for row in rows if row.kind is Kind.FACT]
+        storage = self._session.storage
+        for owner in {row.context if row.context in others else context for row in shown}:
+            head = await storage.head(owner)
+            when = await valid_times_at(storage, owner, head, head.version)
+            own = [
+                row.version for row in shown if (row.context if row.context in others else context) == owner
+            ]
+            if any(version not in when or when[version].over(now()) for version in own):
+                return False
         return True
 
     async def keep(self, placed: Placed, fitted: Fitted, path: str, request: str) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, cast
 from acms.errors import ProviderError, ValidationError
 from acms.knowledge import Action, Proposal, Reflection, Scope
 from acms.ports import ReflectionRequest
+from acms.text.moments import moment
 
 CONFIDENCE = 0.8
 """Of a proposal that says none, or none that is a number from 0 to 1."""
@@ -56,6 +57,9 @@ class _Twice:
         self.values = values
 
 
+_ISO = re.compile(r"\d{4}-?\d\d")
+
+
 def handles(request: ReflectionRequest) -> dict[str, str]:
     """Return the short names under which a model is shown the known facts, and the ids they stand for."""
     return {f"F{number}": fact.id for number, fact in enumerate(request.facts, 1)}
@@ -72,11 +76,11 @@ def parse(text: str, request: ReflectionRequest, *, provider: str) -> Reflection
             options=("try again", "use a larger model, or one with structured output"),
         )
     names = handles(request)
-    versions = {turn.version for turn in request.turns}
+    said = {turn.version: turn.created_at for turn in request.turns}
     proposals: list[Proposal] = []
     for number, item in enumerate(found[:PROPOSALS], 1):
         try:
-            proposals.append(_proposal(item, names, versions))
+            proposals.append(_proposal(item, names, said))
         except ValidationError as error:
             unreadable.append(f"proposal {number}: {error}")
     if len(found) > PROPOSALS:
@@ -205,7 +209,7 @@ _DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_object, parse_int=_
 # ── reading a proposal ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _proposal(item: Any, names: Mapping[str, str], versions: set[int]) -> Proposal:
+def _proposal(item: Any, names: Mapping[str, str], said: Mapping[int, datetime | None]) -> Proposal:
     """Read one proposal; `ValidationError` says why it means nothing certain."""
     if not isinstance(item, dict):
         raise ValidationError("is no object")
@@ -224,7 +228,10 @@ def _proposal(item: Any, names: Mapping[str, str], versions: set[int]) -> Propos
             raise ValidationError(f"has more than {_CONTENT} characters")
     elif fact_id is None and not (subject or attribute):
         raise ValidationError(f"does not say which fact to {action}")
-    valid_from, valid_to = _moment(given.get("valid_from")), _moment(given.get("valid_to"))
+    sources = _sources(given.get("sources"), said)
+    when = next((said[version] for version in sources or tuple(said)[::-1]), None)
+    valid_from = _moment(given.get("valid_from"), when)
+    valid_to = _moment(given.get("valid_to"), when, end=True)
     if valid_from and valid_to and valid_to < valid_from:
         valid_from = valid_to = None
     cardinality = _word(given.get("cardinality"))
@@ -243,7 +250,7 @@ def _proposal(item: Any, names: Mapping[str, str], versions: set[int]) -> Propos
         valid_from=valid_from,
         valid_to=valid_to,
         fact_id=fact_id,
-        sources=_sources(given.get("sources"), versions),
+        sources=sources,
         reason=_text(given.get("reason"))[:_REASON],
     )
 
@@ -320,18 +327,20 @@ def _negative(given: _Object) -> bool:
     return value is True or (value == 1 and not isinstance(value, list | dict))
 
 
-def _moment(value: Any) -> datetime | None:
-    """Return an ISO 8601 time in UTC; one without a zone is taken as UTC."""
+def _moment(value: Any, said: datetime | None, *, end: bool = False) -> datetime | None:
+    """Return an ISO 8601 time in UTC, or what a date in words means that was said at a time; UTC without a zone."""
     if not isinstance(value, str):
         return None
+    if said is not None and (found := moment(value, said, end=end)) and not _ISO.match(cleaned(value)):
+        return found
     try:
-        moment = datetime.fromisoformat(cleaned(value))
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        when = datetime.fromisoformat(cleaned(value))
+        return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
 
-def _sources(value: Any, versions: set[int]) -> tuple[int, ...]:
+def _sources(value: Any, versions: Mapping[int, object]) -> tuple[int, ...]:
     """Return the versions of turns that are named, those that were asked about, once each."""
     found: dict[int, None] = {}
     for one in cast("list[Any]", value) if isinstance(value, list) else [value]:

@@ -19,7 +19,7 @@ from acms.log.in_force import NONE, Demotion, Doc, Lone, Stale, Unit
 from acms.model import Kind, Role, Source
 from acms.ports import Frame
 from acms.recall.corpus import Field
-from acms.recall.fact_candidates import Known
+from acms.recall.fact_candidates import LABEL, Known
 from acms.recall.index import DAY, Ints, Snapshot
 from acms.recall.planner import Candidate, Choice, candidate, version_in
 from acms.recall.rank import ABOVE, Ranking, alike, raise_score
@@ -27,8 +27,6 @@ from acms.recall.request import EVIDENT
 from acms.results import Verdict
 from acms.text.markers import boost
 
-LABEL = 20
-"""Tokens of a label, about: what it really takes is counted with the text."""
 EPOCH = 719_163
 """Days before 1970 in the calendar of dates."""
 FILTERED = "it is not what `where` asks for"
@@ -270,7 +268,7 @@ def _above(past: Sequence[Candidate]) -> list[Candidate]:
 def label(one: Candidate, later: int, snapshot: Snapshot) -> Candidate:
     """Return a candidate that says which later entry speaks of the same subject."""
     day = date.fromordinal(EPOCH + int(snapshot.column("minute")[later - 1]) // DAY)
-    said = f"[later, same subject: v{snapshot.version(later - 1)}, {day.isoformat()}]"
+    said = f"{one.label} [later, same subject: v{snapshot.version(later - 1)}, {day.isoformat()}]".lstrip()
     tokens = one.tokens + LABEL
     heir = snapshot.doc(later - 1).id
     return one._replace(later=later, label=said, heir=heir, costs=(tokens,), tokens=tokens)
@@ -526,7 +524,9 @@ def _of_fact(known: Known, doc: Doc) -> Verdict:
         by = known.field.cover.by(doc.version)
         if by is not None:
             return _unseen(doc, "hidden", f"out of force since v{by}")
-        return _unseen(doc, "hidden", "nothing of it is shown, or a newer fact has its address")
+        return _unseen(doc, "hidden", "nothing of it is shown")
+    if hidden := known.when.hidden(doc.version):
+        return _unseen(doc, "hidden", hidden)
     if not known.allows(doc.version):
         return _unseen(doc, "filter", FILTERED)
     if known.relevance[at] <= 0:

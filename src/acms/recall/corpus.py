@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from acms.log.in_force import Cover, anchor
 from acms.model import Entry, Kind, State
 from acms.recall.index import Floats, Ints, Snapshot
-from acms.text.index_record import EMPTY, ONE, REPLACES, Label
+from acms.text.index_record import EMPTY, REPLACES, Label
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NEAR = 2
@@ -156,7 +156,7 @@ class Field:
 
     @cached_property
     def facts(self) -> Facts | None:
-        """Return the facts in force of the same logs; None when there never were any."""
+        """Return the facts of the same logs that nothing replaced; None when they never held any."""
         if self._facts is not None:
             facts = Facts(self.snapshot, self.cover, self.weights, order=self._facts)
             return facts if len(self._facts) else None
@@ -296,24 +296,9 @@ def reading_order(
 
 
 class Facts(Field):
-    """The facts in force at the end of a snapshot, oldest first."""
+    """The facts at the end of a snapshot that nothing puts out of force, oldest first."""
 
     kind = Kind.FACT
-
-    def _keep(self, order: Ints) -> None:
-        """Keep of the facts at one address only the newest where one of them says that it holds one value at a time."""
-        at: dict[str, list[tuple[int, bool]]] = {}
-        for document in order.tolist():
-            address = self.snapshot.doc(document).group
-            if address is not None:
-                at.setdefault(address[1:], []).append((document, address[0] == ONE))
-        older = [
-            document
-            for found in at.values()
-            if len(found) > 1 and any(alone for _, alone in found)
-            for document, _ in found[:-1]
-        ]
-        super()._keep(order[~np.isin(order, older)] if older else order)
 
 
 def around(values: Floats) -> Floats:

@@ -8,12 +8,14 @@ what was said.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from acms.log.in_force import FACT, Doc, Lone
+from acms.log.validity import Period
 from acms.model import Source
 from acms.ports import Frame
 from acms.recall.corpus import Field
@@ -23,6 +25,9 @@ from acms.recall.rank import CANDIDATES, MEANT, Question, Ranking, raise_score
 from acms.recall.vector_score import SPREAD, USUAL, Level, cosines
 from acms.text.markers import boost
 from acms.text.tokenizer import rarity
+
+LABEL = 20
+"""Tokens of a label, about: what it really takes is counted with the text."""
 
 
 class Usual(NamedTuple):
@@ -44,6 +49,29 @@ class Usual(NamedTuple):
         return cls(ranking, often, size)
 
 
+class When(NamedTuple):
+    """When the facts of a log are so, and when it is asked; None when nothing was ever said there."""
+
+    times: Mapping[int, Period]
+    moment: datetime | None
+    #: Show also what is over.
+    superseded: bool = False
+
+    def hidden(self, version: int) -> str:
+        """Return why a fact is not shown; "" when it is."""
+        period = self.times.get(version)
+        if period is None:
+            return "a newer fact has its address"
+        if self.moment is None or self.superseded or not period.over(self.moment):
+            return ""
+        return f"it is over {period.label(self.moment)}; include_superseded=True shows it"
+
+    def label(self, version: int) -> str:
+        """Return what is said of a fact that is shown: from when on it is so, and until when; else ""."""
+        period = self.times.get(version)
+        return "" if period is None or self.moment is None else period.label(self.moment)
+
+
 class Known:
     """The facts in force of one log, and how well each of them answers."""
 
@@ -53,9 +81,11 @@ class Known:
         field: Field,
         asked: Question,
         usual: Usual,
+        when: When,
         allowed: NDArray[np.bool_] | None = None,
     ) -> None:
         self.context = context
+        self.when = when
         self._allowed = allowed
         #: Of the facts alone.
         self.field = field
@@ -74,6 +104,8 @@ class Known:
             own = own + evident - own * evident
         self._scale = self._share * (1 + weights.near) / (ranking.best or 1)
         self._worth: list[float] = (worth * field.prices).tolist()
+        hidden = [place for place in range(len(field)) if when.hidden(field.document(place) + 1)]
+        own[hidden] = 0
         measure = max(ranking.measure, float(own.max(initial=0.0)))
         #: How much of what was asked each fact holds, relative to the best entry of all, in [0, 1].
         self.relevance: list[float] = (own / np.float32(measure)).tolist()
@@ -118,7 +150,8 @@ class Known:
         for place in places:
             doc = self.doc(place)
             raised = boost(doc.markers, weights)
-            cost = doc.tokens + framing
+            when = self.when.label(doc.version)
+            cost = doc.tokens + framing + (LABEL if when else 0)
             found.append(
                 Candidate(
                     Lone(self.field.snapshot.doc, doc.version, doc.markers),
@@ -130,6 +163,7 @@ class Known:
                     self.score(place, raised),
                     self.parts(place),
                     self.later.get(place, 0),
+                    when,
                 )
             )
         return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -18,7 +18,8 @@ from weakref import WeakValueDictionary
 
 from acms.errors import ACMSError, VectorsUnavailableError
 from acms.log.in_force import NONE, Cover, Stale, stale
-from acms.log.read import profile
+from acms.log.read import profile, valid_times_at
+from acms.log.validity import Period
 from acms.model import Derived, Draft, Head, State
 from acms.observability.logging import log
 from acms.ports import StorageBackend
@@ -159,6 +160,8 @@ class Indexes:
         self.lessons = 0
         #: By log, with the count of rewrites and the epoch it was made under.
         self._in_force: OrderedDict[str, tuple[tuple[int, int], InForce]] = OrderedDict()
+        #: The same of its facts, with the count of entries that are no messages.
+        self._valid_times: OrderedDict[str, tuple[tuple[int, int, int], dict[int, Period]]] = OrderedDict()
         self._hits = self._builds = self._healed = 0
         #: What all parts took when each was used last; those that are gone since are still in it.
         self._counted = 0
@@ -270,6 +273,23 @@ class Indexes:
             self._in_force[context] = stamp, found
             if len(self._in_force) > COVERS:
                 self._in_force.popitem(last=False)
+        return found
+
+    async def valid_times(self, context: str, head: Head, version: int) -> Mapping[int, Period]:
+        """Return the facts in force at a version, by version, and when each of them is so.
+
+        No message changes them, so at the head they hold until something else is appended.
+        """
+        stamp = head.version - head.messages, head.rewrites, head.epoch
+        known = self._valid_times.get(context)
+        if known is not None and known[0] == stamp and version == head.version:
+            self._valid_times.move_to_end(context)
+            return known[1]
+        found = await valid_times_at(self.storage, context, head, version)
+        if version == head.version:
+            self._valid_times[context] = stamp, found
+            if len(self._valid_times) > COVERS:
+                self._valid_times.popitem(last=False)
         return found
 
     async def field(

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from acms.log.encoding import entry_id, locate
 from acms.log.in_force import NONE, Cover, Doc, Stale
 from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE
+from acms.log.validity import Period
 from acms.model import ContextQuery, Derived, Head, Kind, SessionHead
 from acms.ports import HasHeads, StorageBackend
 from acms.recall.corpus import Field, present, reading_order
@@ -139,6 +141,8 @@ class _Log:
     #: Documents of its messages and facts in force, as they are read; None when that has to be found out anew.
     order: Ints | None = None
     facts: Ints = field(default_factory=lambda: NOBODY)
+    #: Of these facts by their versions: when each is so.
+    times: Mapping[int, Period] = field(default_factory=dict[int, Period])
     stale: Stale = NONE
 
 
@@ -154,7 +158,18 @@ class _News:
     seen: dict[str, int]
     learned: Sequence[Derived] = ()
     cover: Cover | None = None
+    times: Mapping[int, Period] = field(default_factory=dict[int, Period])
     stale: Stale = NONE
+
+
+class Seen(NamedTuple):
+    """What one reader sees of a namespace."""
+
+    field: Field
+    #: Messages that say what is no longer so.
+    stale: Stale
+    #: The facts in force, by their places in the field, and when each of them is so.
+    times: Mapping[int, Period]
 
 
 class Index:
@@ -170,7 +185,7 @@ class Index:
         self.shelf = Shelf()
         self._logs: dict[str, _Log] = {}
         #: What is in force was made for: where all sessions stood, and who asked.
-        self._made: tuple[object, tuple[Field, Stale]] | None = None
+        self._made: tuple[object, Seen] | None = None
 
     def forget_order(self) -> None:
         """Find out anew what is in force: content was found to be gone."""
@@ -178,7 +193,7 @@ class Index:
         for log in self._logs.values():
             log.order = None
 
-    async def field(self, counter: str, spaces: Sequence[str], context: str | None) -> tuple[Field, Stale]:
+    async def field(self, counter: str, spaces: Sequence[str], context: str | None) -> Seen:
         """Return what is in force in all sessions, as one of them sees it, and what of it is no longer so."""
         await self._indexes.write_records()
         async with self._lock:
@@ -273,6 +288,8 @@ class Index:
             if one.via == one.owner:
                 now = await indexes.in_force(one.via, head, head.version)
                 news.cover, news.stale = now.cover, now.stale
+                if head.version > head.messages:  # else there are no facts
+                    news.times = await indexes.valid_times(one.via, head, head.version)
         except SessionNotFoundError:
             return None
         if log.number < 0:
@@ -304,7 +321,7 @@ class Index:
                 own, base = log.documents, log.first - 1
                 log.order = own[reading_order(there[own], said[own], one.cover, Kind.MESSAGE, base)]
                 log.facts = own[reading_order(there[own], known[own], one.cover, Kind.FACT, base)]
-                log.stale = one.stale
+                log.times, log.stale = one.times, one.stale
 
     def _add_vectors(self, one: _News) -> None:
         log = one.log
@@ -322,7 +339,7 @@ class Index:
 
     async def _field(
         self, heads: Sequence[SessionHead], own: SessionHead | None, inherited: Sequence[tuple[str, int]]
-    ) -> tuple[Field, Stale]:
+    ) -> Seen:
         shelf, upto = self.shelf, dict(inherited)
         others = [
             (one.context, log)
@@ -337,6 +354,9 @@ class Index:
         facts = [_above(shelf, log.facts, upto.get(owner, 0)) for owner, log in others]
         start = sum(map(len, orders))
         stales = [log.stale for _, log in others if log.stale]
+        times: dict[int, Period] = {}
+        for documents, (_, log) in zip(facts, others, strict=True):
+            times |= _placed(log.times, documents, shelf.version[documents])
         mine = None if own is None else self._logs.get(own.context)
         if own is not None and mine is not None:
             visible[own.context] = (mine.first, mine.documents)
@@ -344,6 +364,7 @@ class Index:
             if not inherited:
                 orders.append(_in_force(mine))
                 facts.append(mine.facts)
+                times |= _placed(mine.times, mine.facts, shelf.version[mine.facts])
             else:
                 head = await self._indexes.storage.head(own.context)
                 log = np.concatenate([*(self._inherited(*one, visible) for one in inherited), mine.documents])
@@ -351,7 +372,10 @@ class Index:
                 seen = Snapshot([("", shelf, shelf.count)])
                 for kind, found in ((Kind.MESSAGE, orders), (Kind.FACT, facts)):
                     there, kept = present(seen, kind)
-                    found.append(log[reading_order(there[log], kept[log], now.cover, kind)])
+                    order = reading_order(there[log], kept[log], now.cover, kind)
+                    found.append(log[order])
+                when = await self._indexes.valid_times(own.context, head, len(log))
+                times |= _placed(when, log[order], order + 1)
         snapshot = NamespaceSnapshot(shelf, visible)
         made = Field(
             snapshot,
@@ -360,7 +384,7 @@ class Index:
             facts=np.concatenate([NOBODY, *facts]),
             start=start,
         )
-        return made, NONE.of_many(stales, snapshot.find)
+        return Seen(made, NONE.of_many(stales, snapshot.find), times)
 
     def _inherited(self, owner: str, last: int, visible: dict[str, tuple[int, Ints]]) -> Ints:
         """Return the documents that a log inherits of an ancestor, which it sees even where nobody else does."""
@@ -390,6 +414,12 @@ def _ends(log: _Log) -> int:
 
 def _in_force(log: _Log) -> Ints:
     return NOBODY if log.order is None else log.order
+
+
+def _placed(times: Mapping[int, Period], documents: Ints, versions: Ints) -> dict[int, Period]:
+    """Return when facts of a log are so, by their places on a shelf instead of their versions."""
+    pairs = zip((documents + 1).tolist(), versions.tolist(), strict=True) if times else ()
+    return {place: times[version] for place, version in pairs if version in times}
 
 
 def _above(shelf: Shelf, documents: Ints, version: int) -> Ints:
@@ -435,9 +465,7 @@ class Namespaces:
         for one in self._found.values():
             one.forget_order()
 
-    async def field(
-        self, namespace: str, counter: str, spaces: Sequence[str], context: str | None
-    ) -> tuple[Field, Stale]:
+    async def field(self, namespace: str, counter: str, spaces: Sequence[str], context: str | None) -> Seen:
         """Return what is in force in a namespace, as the log of one session sees it, and what of it is no longer so.
 
         Messages counted by another token counter are not mixed in. With `spaces` vectors are read too.

@@ -7,16 +7,18 @@ knows entries by their place only asks for those it has chosen, and for no other
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from acms.errors import SessionNotFoundError
 from acms.log.encoding import locate
 from acms.log.in_force import NONE, Cover, Stale, Unit, Units, anchor, effective, shown_role, unasked, units
 from acms.log.read import SHOWN, cover_at, read_stretches, version_of
+from acms.log.validity import Period
 from acms.model import Entry, Head, Kind, Role, Source, State
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.stage import OPEN, Stage, read
@@ -305,12 +307,21 @@ class Gone(Exception):
         self.ids = tuple(ids)
 
 
-async def _caught_up(
-    reader: Reader, context: str | None, at: int | None, namespace: str | None
-) -> tuple[int, Field, Stale, int]:
-    """Return the version to read, the index of the log at it, what is stale there, and how much it was reflected on.
+class _Caught(NamedTuple):
+    """What is read: the index at a version, what is stale there, its facts, and how much it was reflected on."""
 
-    Of a log that does not exist yet an empty one. With a namespace the index is that of all its sessions.
+    version: int
+    field: Field
+    stale: Stale = NONE
+    #: The facts in force, by their places in the field, and when each of them is so.
+    times: Mapping[int, Period] = MappingProxyType({})
+    made: int = 0
+
+
+async def _caught_up(reader: Reader, context: str | None, at: int | None, namespace: str | None) -> _Caught:
+    """Catch the index of a log up with its head, or with a namespace that of all its sessions.
+
+    Of a log that does not exist yet an empty one is returned.
     """
     from acms.recall.corpus import Field
     from acms.recall.index import Snapshot
@@ -325,11 +336,12 @@ async def _caught_up(
         if namespace is None:
             now = await reader.indexes.in_force(context, head, version)
             field = await reader.indexes.field(context, head, version, now.cover, spaces)
-            return version, field, now.stale, made
+            times = {} if field.facts is None else await reader.indexes.valid_times(context, head, version)
+            return _Caught(version, field, now.stale, times, made)
     if namespace is None or reader.namespaces is None:
-        return 0, Field(Snapshot(()), Cover(())), NONE, 0
-    field, stale = await reader.namespaces.field(namespace, reader.counter.name, spaces, context)
-    return version, field, stale, made
+        return _Caught(0, Field(Snapshot(()), Cover(())))
+    seen = await reader.namespaces.field(namespace, reader.counter.name, spaces, context)
+    return _Caught(version, *seen, made)
 
 
 async def ranked(
@@ -350,7 +362,8 @@ async def ranked(
 
     embedding = reader.embedding
     namespace = None if asked is None else asked.namespace
-    version, field, stale, made = await _caught_up(reader, context, at, namespace)
+    log = await _caught_up(reader, context, at, namespace)
+    field = log.field
     allowed = None if asked is None else await _allowed(reader, field, asked)
     vector = None
     if embedding is not None:
@@ -369,7 +382,17 @@ async def ranked(
     found = await asyncio.to_thread(work) if len(field) > THREAD_ABOVE else work()
     if warnings:
         found.coverage = 0.0
-    return Ranked(context or "", version, field, found, question, stale, made, warnings)
+    return Ranked(
+        context or "",
+        log.version,
+        field,
+        found,
+        question,
+        log.stale,
+        log.made,
+        log.times,
+        warnings,
+    )
 
 
 async def _allowed(reader: Reader, field: Field, asked: Recall) -> NDArray[np.bool_] | None:
@@ -422,7 +445,7 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
         found = await ranked(reader, context, at, asked.query, size, asked.markers, asked)
         if not asked.exclude:  # twice what the budget holds is enough to choose from
             found.ranking.keep(2 * asked.budget)
-        facts = await beside(reader, found, asked.profile, asked)
+        facts = await beside(reader, found, asked)
         try:
             latest = await _latest(reader, found.field, asked.query)
             steps = plan_recall(found, asked, latest, reader.counter, reader.frame, facts)
@@ -611,46 +634,50 @@ class Beside:
 NOTHING = Beside()
 
 
-async def beside(reader: Reader, found: Ranked, namespace: str | None, asked: Recall | None = None) -> Beside:
-    """Gather the facts in force of a ranked log and, with a namespace, those of its profile."""
-    from acms.recall.fact_candidates import Known, Usual
+async def beside(reader: Reader, found: Ranked, asked: Recall) -> Beside:
+    """Gather the facts in force of a ranked log and, where a profile is asked too, those of its namespace."""
+    from acms.recall.fact_candidates import Known, Usual, When
     from acms.recall.later import above_facts
 
-    fields = [(found.context, found.field.facts)]
-    stale, shared = NONE, None
-    if namespace is not None:
-        id = await reader.indexes.profiles.find(namespace, (found.context, found.made))
+    fields = [(found.context, found.field.facts, found.times)]
+    stale, shared, id = NONE, None, None
+    if asked.profile is not None:
+        id = await reader.indexes.profiles.find(asked.profile, (found.context, found.made))
         if id is not None and id != found.context:
-            shared, stale = await _profile(reader, id, namespace)
-    if shared is not None:
-        fields.insert(0, (shared[0], shared[1].facts))
-    held = [(context, field) for context, field in fields if field is not None]
+            shared = await _profile(reader, id, asked.profile)
+    if shared is not None and id is not None:
+        stale = shared.stale.as_profile()
+        fields.insert(0, (id, shared.field.facts, shared.times))
+    held = [(context, field, times) for context, field, times in fields if field is not None]
     if not held:
         return NOTHING
     if found.field.snapshot.logs is not None:
         stale = stale.of_many((), found.field.snapshot.find)
-    usual = Usual.of(found.ranking, [field for _, field in held])
+    usual = Usual.of(found.ranking, [field for _, field, _ in held])
+    moment = asked.moment or found.field.newest
     known: list[Known] = []
-    for context, field in held:
-        allowed = None if asked is None else await _allowed(reader, field, asked)
-        known.append(Known(context, field, found.question, usual, allowed))
+    for context, field, times in held:
+        when = When(times, moment, asked.superseded)
+        allowed = await _allowed(reader, field, asked)
+        known.append(Known(context, field, found.question, usual, when, allowed))
         if context == found.context:
             above_facts(found.ranking, known[-1])
-    return Beside(known, stale, shared)
+    return Beside(known, stale, None if shared is None or id is None else (id, shared.field))
 
 
-async def _profile(reader: Reader, id: str, namespace: str) -> tuple[tuple[str, Field] | None, Stale]:
-    """Return the index of a namespace's profile, caught up, and what it says about messages."""
+async def _profile(reader: Reader, id: str, namespace: str) -> _Caught | None:
+    """Return the index of a namespace's profile, caught up; None when it cannot be asked."""
     try:
         if (await reader.storage.context(id)).counter != reader.counter.name:
-            return None, NONE  # its tokens were counted otherwise
+            return None  # its tokens were counted otherwise
         head = await reader.storage.head(id)
         now = await reader.indexes.in_force(id, head, head.version)
         spaces = () if reader.embedding is None else (reader.embedding.space,)
         field = await reader.indexes.field(id, head, head.version, now.cover, spaces)
+        times = await reader.indexes.valid_times(id, head, head.version)
     except SessionNotFoundError:
         reader.indexes.profiles.forget(namespace)
-        return None, NONE
+        return None
     if reader.embedding is not None:
         reader.embedding.heal(id, head.version)
-    return (id, field), now.stale.as_profile()
+    return _Caught(head.version, field, now.stale, times)

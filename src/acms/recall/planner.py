@@ -140,7 +140,7 @@ class Candidate(NamedTuple):
     parts: Mapping[str, float] = NO_PARTS
     #: Version of the later statement on the same subject; 0 for none.
     later: int = 0
-    #: Says so to the reader.
+    #: Says so to the reader, and of a fact when it is so.
     label: str = ""
     #: Id of it, without which this is not shown: versions of several logs are told apart.
     heir: str = ""
@@ -567,10 +567,10 @@ def present(
 
 
 def _labelled(item: ContextItem, one: Candidate, counter: TokenCounter, frame: Frame) -> ContextItem:
-    """Say of an item which later one speaks of the same subject."""
+    """Say of an item when it is so, and which later one speaks of the same subject."""
     content = f"{item.content} {one.label}"
     tokens = counter.count(content) + frame.cost(item.role, item.parts, _named(item))
-    return replace(item, content=content, token_count=tokens, later=version_of(one.heir) or one.later)
+    return replace(item, content=content, token_count=tokens, later=version_of(one.heir) or one.later or None)
 
 
 def _excerpt(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str) -> ContextItem:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field as given
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from acms.log.in_force import NONE, Stale
+from acms.log.validity import Period
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.stage import OPEN, Stage
 
@@ -56,8 +59,10 @@ class Recall:
     limit: int | None = None
     #: Also ask the profile of this namespace.
     profile: str | None = None
-    #: Show also what messages say that is no longer so.
+    #: Show also what messages say that is no longer so, and facts that were so once.
     superseded: bool = False
+    #: When it is asked: what is over by then is not shown as if it were so. None is when the log was written last.
+    moment: datetime | None = None
     #: Show the current episode only as far as it is relevant.
     relevant: bool = False
     #: Best candidates of the past that the reranker is asked about; 0 without one.
@@ -93,4 +98,6 @@ class Ranked:
     stale: Stale = NONE
     #: Entries at its head that are no messages: what was made of them.
     made: int = 0
+    #: Its facts in force, by their places in the field, and when each of them is so.
+    times: Mapping[int, Period] = given(default_factory=dict[int, Period])
     warnings: tuple[str, ...] = ()

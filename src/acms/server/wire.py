@@ -79,8 +79,8 @@ def parameters(operation: Operation, given: Sequence[tuple[str, str]]) -> Query 
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise _refused(first["loc"], first["type"], first["msg"], "query") from None
     for name, field in operation.query.model_fields.items():
-        given, value = values.get(field.alias or name), getattr(found, name)
-        if given is not None and type(value) is int and not _WHOLE.fullmatch(given):  # 1_000, +1, 1.0
+        written, value = values.get(field.alias or name), getattr(found, name)
+        if written is not None and type(value) is int and not _WHOLE.fullmatch(written):  # 1_000, +1, 1.0
             raise ValidationError("must be a whole number, in digits", field=field.alias or name)
     return found
 

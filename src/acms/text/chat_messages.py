@@ -65,9 +65,24 @@ class ChatFrame:
         return cost
 
 
-def render(items: Sequence[ContextItem]) -> list[dict[str, Json]]:
+class ChatMessages(list[dict[str, Json]]):
+    """Chat messages as a plain list, and of each the ids of the entries whose text it shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: By the place of a message; empty for what no entry says.
+        self.sources: list[tuple[str, ...]] = []
+
+    def show(self, message: dict[str, Json], sources: tuple[str, ...] = (), *, at: int | None = None) -> None:
+        """Put a message at a place, by default at the end."""
+        place = len(self) if at is None else at
+        self.insert(place, message)
+        self.sources.insert(place, sources)
+
+
+def render(items: Sequence[ContextItem]) -> ChatMessages:
     """Write items as chat messages, valid for a provider: every tool call is followed by its answers."""
-    written: list[dict[str, Json]] = []
+    written = ChatMessages()
     waiting: dict[tuple[str | None, str], None] = {}
     for item in items:
         results = [part for part in item.parts if isinstance(part, ToolResult)]
@@ -76,17 +91,18 @@ def render(items: Sequence[ContextItem]) -> list[dict[str, Json]]:
             for part in results:
                 if (item.group, part.call_id) in waiting:
                     del waiting[item.group, part.call_id]
-                    written.append(_answer(part.call_id, part.output))
+                    written.show(_answer(part.call_id, part.output), (item.id,))
                 else:
                     stray.append(part.output)
             if stray and written and not isinstance(written[-1]["content"], list):
                 # They answer no call here: kept as text of the answer beside them.
                 written[-1]["content"] = "\n".join([written[-1]["content"] or "", *stray])
+                written.sources[-1] = tuple(dict.fromkeys((*written.sources[-1], item.id)))
             continue
         message = _message(item)
         if message["content"] == "" and not any(isinstance(part, ToolCall) for part in item.parts):
             continue  # nothing that a chat message can hold: providers refuse an empty one
-        written.append(message)
+        written.show(message, (item.id,))
         calls = [part for part in item.parts if isinstance(part, ToolCall)]
         if calls:
             message["tool_calls"] = [
@@ -98,7 +114,8 @@ def render(items: Sequence[ContextItem]) -> list[dict[str, Json]]:
                 for call in calls
             ]
             waiting.update({(item.group, call.call_id): None for call in calls})
-    written.extend(_answer(call_id, NO_RESULT) for _, call_id in waiting)
+    for _, call_id in waiting:
+        written.show(_answer(call_id, NO_RESULT))
     return written
 
 

@@ -2,8 +2,9 @@
 
 A record holds the terms of the content and the few fields that ranking and planning need, so that a log is opened and
 ranked without reading its texts again (rule 2.5). Date and speaker become terms too, but from the fields, not here. A
-fact is also found by its subject and attribute, and the place of its tool group names its address where that holds one
-value at a time. A blocked entry has no terms: it is shown where it stands, and never found by what it says.
+fact is also found by its subject, its other names and its attribute, and the place of its tool group names its address,
+and whether that holds one value at a time. A blocked entry has no terms: it is shown where it stands, and never found
+by what it says.
 
     header      see `HEADER`, 29 bytes
     label       kind, role, speaker and markers, NUL-separated UTF-8: few different ones in a log
@@ -116,8 +117,9 @@ def _group(draft: Draft) -> bytes:
 
 
 def named(draft: Draft) -> str:
-    """Return the subject and attribute of a fact as text; "" where it has none."""
-    return " ".join(str(draft.data[key]) for key in ("subject", "attribute") if draft.data.get(key))
+    """Return the subject and attribute of a fact as text, and its other names; "" where it has none."""
+    said = [str(draft.data[key]) for key in ("subject", "attribute") if draft.data.get(key)]
+    return " ".join([*said, *map(str, draft.data.get("names", ()))])
 
 
 def _address(draft: Draft) -> bytes:

@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING
 
 from acms.knowledge import Cardinality, Fact, Proposal, Reflection
 from acms.log.facts import address
+from acms.log.validity import Period
 from acms.model import MarkerType, Origin
 from acms.ports import Turn
 from acms.text.markers import WORDS, detect, line_start
+from acms.text.moments import AHEAD, Timed, ahead, timed
 from acms.text.tokenizer import found_by, rarity, spans, term, words
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ SENTENCE = 12
 """Words of a plain sentence, at most."""
 
 _LABELS = {marker: re.compile(line_start(words), re.IGNORECASE) for marker, words in WORDS.items()}
+_MORE = re.compile(r"[,;:?!(–—]|\. |\b(?:because|but|so|weil|porque|parce)\b", re.IGNORECASE)
 _LABEL = re.compile(r"[ \t>#*_-]*[^\W\d][\w'’-]*+(?: [\w'’-]++){0,2}[*_]{0,3}[:：]")
 _OPENING = re.compile(r"[^,:.!?]{1,40}[,:] ")
 _EDGES = " \t>#*_-:："
@@ -83,6 +86,7 @@ _SHAPES: tuple[tuple[str, Cardinality, re.Pattern[str]], ...] = (
     ("is", "one", re.compile(rf"(?:{_MINE}|{_OURS}) {_ABOUT} {_IS} {_NAME}")),
     ("use as", "one", re.compile(rf"[Ww]e use {_NAME} as (?:(?:the|our) )?{_ABOUT}")),
     ("use for", "many", re.compile(rf"[Ww]e use {_NAME} for (?:(?:the|our) )?{_ABOUT}")),
+    ("is on", "one", re.compile(rf"(?:{_MINE}|{_OURS}) {_ABOUT} {_IS} (?P<value>(?i:{AHEAD}))")),
     ("live", "one", re.compile(rf"(?P<mine>I) (?P<verb>(?:live|work|study) (?:in|at|for)) {_NAME}")),
     ("am", "many", re.compile(rf"(?P<mine>I(?:['’]m| am)) (?P<verb>from|allergic to) (?:{_NAME}|{_WHAT})")),
 )  # fmt: skip
@@ -169,10 +173,12 @@ def _fact(turn: Turn, marker: str, line: str, below: list[str]) -> Iterator[Prop
         sources=(turn.version,),
         reason="marked",
     )
-    opening = _OPENING.match(said)
+    told = _timed(said, turn)
+    marked = replace(marked, valid_from=told.period.start, valid_to=told.period.end)
+    opening = _OPENING.match(told.text)
     start = opening.end() if opening and not UNREAL.search(opening[0]) else 0
     for cardinality, shape in _ADDRESSES:
-        match = shape.match(said) or shape.match(said, start)
+        match = shape.match(told.text) or shape.match(told.text, start)
         if match and _names_something(match["thing"]):
             yield _addressed(marked, match, turn, cardinality)
             return
@@ -202,8 +208,9 @@ def _plain(turn: Turn) -> Iterator[Proposal]:
             bare = said.rstrip(".!")
             if len(bare.split()) > SENTENCE:
                 continue
+            when = _timed(bare, turn)
             for name, cardinality, shape in _SHAPES:
-                match = shape.fullmatch(bare)
+                match = shape.fullmatch(when.text)
                 if match and _names_something(match.groupdict().get("thing")):
                     told = turn.speaker != turn.origin.value and "mine" in match.groupdict() and match["mine"]
                     stated = Proposal(
@@ -211,17 +218,29 @@ def _plain(turn: Turn) -> Iterator[Proposal]:
                         confidence=PLAIN,
                         sources=(turn.version,),
                         reason=f"plain: {name}",
+                        valid_from=when.period.start,
+                        valid_to=when.period.end,
                     )
                     yield _addressed(stated, match, turn, cardinality)
                     break
+
+
+def _timed(said: str, turn: Turn) -> Timed:
+    """Return a statement apart from when it is so; of one that says more than one thing, or is not real, all of it."""
+    if turn.created_at is None or UNREAL.search(said) or _MORE.search(said.rstrip(" .!")):
+        return Timed(said, Period())
+    return timed(said, turn.created_at)
 
 
 # ── addresses ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _addressed(stated: Proposal, match: re.Match[str], turn: Turn, cardinality: Cardinality) -> Proposal:
-    """Return a fact at the address that its words name."""
+    """Return a fact at the address that its words name; what is on a day to come is so until it is over."""
     parts = match.groupdict()
+    day = None if turn.created_at is None else ahead(parts["value"] or "", turn.created_at)
+    if day is not None and stated.valid_to is None:
+        stated = replace(stated, valid_to=day.end)
     return replace(
         stated,
         subject=turn.speaker if parts.get("mine") else PROJECT,
@@ -395,7 +414,9 @@ class OfflineReflector:
 
     A marked line is a fact in any language. Unmarked, only a short sentence of a user that says nothing else is read:
     "my name is Ada", "the deadline is May 5", "we use Redis for caching", "I live in Lyon". A later marked line takes
-    the place of the fact that it names as gone ("switching from Flask to FastAPI"); in doubt both stay in force. The
+    the place of the fact that it names as gone ("switching from Flask to FastAPI"); in doubt both stay in force. From
+    when on and until when it is so is read from dates ("until March", "the deadline is next Friday"), see
+    `acms.text.moments`. The
     same turns and facts give the same proposals. Needs no network; a long stretch is read in a worker thread. It writes
     no summary, so the extractive one stands.
 
@@ -403,7 +424,7 @@ class OfflineReflector:
     """
 
     #: Names the recipe: another one finds other facts.
-    model: str = "offline2"
+    model: str = "offline3"
 
     async def reflect(self, request: ReflectionRequest) -> Reflection:
         """Return what the turns state, as changes to the facts in force."""

@@ -44,6 +44,7 @@ from acms.storage import append_rules
 from acms.storage.files import create
 from acms.storage.sessions import contains
 from acms.storage.sqlite import schema
+from acms.storage.sqlite.backup import backup
 
 T = TypeVar("T")
 Function: TypeAlias = Callable[[apsw.Connection], Any]
@@ -761,22 +762,7 @@ class SQLiteFile:
 
         What fails leaves nothing behind.
         """
-        target = Path(to)
-
-        def work(source: apsw.Connection) -> None:
-            if not create(target):
-                raise StorageError(f"{target} exists", options=("choose another name",))
-            try:
-                _copy(source, target, progress)
-            except BaseException as error:
-                target.unlink(missing_ok=True)
-                if not isinstance(error, apsw.Error):
-                    raise
-                kind = StorageFullError if isinstance(error, apsw.FullError) else StorageError
-                said = f"the backup to {target} failed: {type(error).__name__}: {error}"
-                raise kind(said, options=("make room there", "choose another place")) from error
-
-        await self.read(work, large=True)
+        await self.read(lambda source: backup(source, Path(to), progress), large=True)
 
     async def integrity(self) -> list[str]:
         """Return what SQLite finds wrong with the file; nothing when it is sound."""
@@ -784,18 +770,6 @@ class SQLiteFile:
             lambda connection: connection.execute("PRAGMA integrity_check").fetchall(), large=True
         )
         return [str(row[0]) for row in rows if row[0] != "ok"]
-
-
-def _copy(source: apsw.Connection, to: Path, progress: Callable[[int, int], None] | None) -> None:
-    destination = apsw.Connection(str(to))
-    try:
-        with destination.backup("main", source, "main") as copy:
-            while not copy.done:
-                copy.step(512)
-                if progress is not None:
-                    progress(copy.page_count - copy.remaining, copy.page_count)
-    finally:
-        destination.close()
 
 
 def _opened(file: str, flags: int) -> apsw.Connection:

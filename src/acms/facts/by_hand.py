@@ -1,0 +1,225 @@
+"""Facts by hand: what a caller states or withdraws, by the rules that a reflector's proposals follow.
+
+Nothing is asked of a model, and nothing is stored in part. What is said again unchanged changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING
+
+from acms.errors import ACMSError, ConflictError, ValidationError
+from acms.facts import consolidate as rules
+from acms.facts import request
+from acms.facts.consolidate import Consolidated, Rules, fold, period
+from acms.facts.job import around
+from acms.knowledge import Cardinality, Fact, Proposal
+from acms.log import facts as log_facts
+from acms.log import validation
+from acms.log.in_force import Cover
+from acms.log.validity import ends
+from acms.model import Append, Entry, Expect, Kind, Origin, Privacy
+from acms.privacy.modes import stored_mode
+
+if TYPE_CHECKING:
+    from acms.session_state import SharedSession
+
+_Choose = Callable[[Sequence[Fact]], list[Proposal]]
+
+
+async def state(
+    shared: SharedSession,
+    subject: str,
+    attribute: str,
+    value: str,
+    *,
+    names: Sequence[str],
+    valid_from: datetime | date | str | None,
+    valid_to: datetime | date | str | None,
+    sources: Sequence[str],
+    cardinality: Cardinality,
+) -> Fact:
+    """Write a fact and return it; the one in force when it says just that."""
+    subject, attribute, value, *others = [
+        _kept(shared, _text(said, field))
+        for said, field in (
+            (subject, "subject"),
+            (attribute, "attribute"),
+            (value, "value"),
+            *((name, "names") for name in _list(names, "names")),
+        )
+    ]
+    _check_address(subject, attribute)
+    if cardinality not in ("one", "many"):
+        raise ValidationError(f"{cardinality!r} is not one or many", field="cardinality")
+    stated = Proposal(
+        content=f"{subject}, {attribute}: {value}",
+        subject=subject,
+        attribute=attribute,
+        value=value,
+        cardinality=cardinality,
+        names=tuple(dict.fromkeys(others)),
+        valid_from=None if valid_from is None else when(valid_from, "valid_from"),
+        valid_to=None if valid_to is None else when(valid_to, "valid_to"),
+    )
+    if stated.valid_from and stated.valid_to and stated.valid_to <= stated.valid_from:
+        raise ValidationError("must come after valid_from", field="valid_to")
+    context = await shared.ensure()
+    read = [await shared.entry(context, None, id, newest=True) for id in _list(sources, "sources")]
+    if any(entry.kind is not Kind.MESSAGE for entry in read):
+        raise ValidationError("must be ids or keys of messages", field="sources")
+    said = max((entry.created_at for entry in read), default=shared.clock())
+    same: list[Fact] = []
+
+    def choose(known: Sequence[Fact]) -> list[Proposal]:
+        alike = [
+            fact
+            for fact in _at(known, subject, attribute)
+            if fold(fact.value) == fold(value) and period(fact).meets(period(stated))
+        ]
+        told = {id for fact in alike for id in fact.sources}
+        same[:] = [
+            fact
+            for fact in alike
+            if (fact.names, period(fact)) == (stated.names, period(stated))
+            and told.issuperset(entry.id for entry in read)
+        ]
+        if same:
+            return []
+        if alike and ends(period(stated), period(alike[-1]), said):
+            return [replace(stated, action="update", fact_id=alike[-1].id)]
+        return [stated]
+
+    ids = await _change(shared, context, choose, read)
+    found = await request.facts(shared.storage, context, None, history=True, stage=shared.stage)
+    wanted = ids[0] if ids else same[-1].id
+    return next(fact for fact in found if fact.id == wanted)
+
+
+async def unstate(shared: SharedSession, subject: str, attribute: str) -> list[Fact]:
+    """Withdraw what is known at an address and return it; nothing when nothing was."""
+    subject, attribute = _text(subject, "subject"), _text(attribute, "attribute")
+    _check_address(subject, attribute)
+    context = await shared.find()
+    if context is None:
+        return []
+    gone: list[str] = []
+
+    def choose(known: Sequence[Fact]) -> list[Proposal]:
+        gone[:] = [fact.id for fact in _at(known, subject, attribute)]
+        return [Proposal(action="remove", fact_id=id) for id in gone]
+
+    await _change(shared, context, choose, ())
+    found = await request.facts(shared.storage, context, None, history=True, stage=shared.stage)
+    return [fact for fact in found if fact.id in gone]
+
+
+def when(value: datetime | date | str, field: str) -> datetime:
+    """Return a moment from an aware time, a date, which begins at midnight UTC, or either in ISO 8601."""
+    if isinstance(value, str):
+        try:
+            value = date.fromisoformat(value)
+        except ValueError:
+            return validation.moment(value, field)
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return datetime(value.year, value.month, value.day, tzinfo=UTC)
+    return validation.moment(value, field)
+
+
+async def _change(
+    shared: SharedSession, context: str, choose: _Choose, read: Sequence[Entry]
+) -> tuple[str, ...]:
+    """Append what the rules make of what is chosen of the facts in force, as often as it takes; return the ids."""
+    storage = shared.storage
+    while True:
+        head = await storage.head(context)
+        made = await storage.read(context, at=head.version, kinds=(Kind.FACT,))
+        replacing = await storage.read(context, at=head.version, replacing=True) if head.rewrites else []
+        cover = Cover(replacing, searchable=True)
+        known = [fact for fact in log_facts.facts(made, cover, replacing) if fact.retired is None]
+        proposals = choose(known)
+        if not proposals:
+            return ()
+        # Two who say the same at once append once; whoever says it again later appends anew.
+        key = f"state:{head.rewrites}-{made[-1].version if made else 0}"
+        plan = await _consolidated(shared, proposals, known, read, key)
+        for decision in plan.decisions:
+            if decision.draft is None:
+                raise ValidationError(f"{decision.outcome}: {decision.reason}", field="value")
+        op = Append(context=context, drafts=plan.drafts, expect=Expect(rewrites=head.rewrites))
+        (result,) = await storage.append([op])
+        if type(result) is ConflictError and (await storage.head(context)).rewrites != head.rewrites:
+            continue  # something was replaced meanwhile: look again
+        if isinstance(result, ACMSError):
+            raise result
+        return result.ids
+
+
+async def _consolidated(
+    shared: SharedSession,
+    proposals: Sequence[Proposal],
+    known: Sequence[Fact],
+    read: Sequence[Entry],
+    key: str,
+) -> Consolidated:
+    config = shared.config.reflection
+    limits = Rules(
+        min_confidence=0.0,
+        max_facts=config.max_active_facts,
+        max_tokens=config.max_fact_tokens,
+        max_active=config.max_active_facts,
+    )
+    deciding = rules.consolidate(
+        proposals,
+        known,
+        read,
+        limits,
+        now=shared.clock(),
+        count=shared.counter.count,
+        key=key,
+        by=Origin.USER,
+    )
+    try:
+        question = next(deciding)
+        while True:
+            question = deciding.send(await around(shared.storage, question.ids))
+    except StopIteration as done:
+        found: Consolidated = done.value
+        return found
+
+
+def _at(known: Sequence[Fact], subject: str, attribute: str) -> list[Fact]:
+    where = log_facts.address(subject, attribute)
+    return [fact for fact in known if log_facts.address(fact.subject, fact.attribute) == where]
+
+
+def _check_address(subject: str, attribute: str) -> None:
+    for field, folded in zip(("subject", "attribute"), log_facts.address(subject, attribute), strict=True):
+        if not folded:
+            raise ValidationError("must have a letter or a digit", field=field)
+
+
+def _list(given: Sequence[str], field: str) -> Sequence[str]:
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ValidationError(f"must be a list, not {type(given).__name__}", field=field)
+    return given
+
+
+def _text(given: str, field: str) -> str:
+    most = rules.VALUE if field == "value" else rules.LABEL
+    text = validation.text(given, field, limit=rules.VALUE).strip()
+    if not text or len(text) > most:
+        raise ValidationError(f"must have 1 to {most} characters", field=field)
+    return text
+
+
+def _kept(shared: SharedSession, text: str) -> str:
+    """Return a text as it may be stored."""
+    privacy = shared.config.privacy
+    if not privacy.redact_before_persist:
+        return text
+    from acms.privacy.detect import redact  # the rules come with it
+
+    return redact(text, stored_mode(privacy.mode, Privacy.ALLOW)).text

@@ -1,0 +1,125 @@
+"""Validity: when a fact is or was so, which is another clock than when the log learned it.
+
+A fact is so from `valid_from` until before `valid_to`; a side that was not said is open. What takes the place of
+another one begins, unless it says when, at the moment it was said, and the older one ends there. So a log tells both
+what it knew at a version and, of that, what was so at a moment; what is over needs no job to end it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from acms.knowledge import Fact
+
+_FIRST = datetime.min.replace(tzinfo=UTC)
+_LAST = datetime.max.replace(tzinfo=UTC)
+
+
+class Period(NamedTuple):
+    """A stretch of time; None leaves a side open, and its end is no part of it."""
+
+    start: datetime | None = None
+    end: datetime | None = None
+
+    def holds(self, moment: datetime) -> bool:
+        """Whether a moment lies in it."""
+        return (self.start is None or self.start <= moment) and not self.over(moment)
+
+    def over(self, moment: datetime) -> bool:
+        """Whether it has ended by a moment, or never was."""
+        return self.end is not None and (
+            self.end <= moment or (self.start is not None and self.end <= self.start)
+        )
+
+    def meets(self, other: Period) -> bool:
+        """Whether two have a moment in common."""
+        start = max(self.start or _FIRST, other.start or _FIRST)
+        return start < min(self.end or _LAST, other.end or _LAST)
+
+    def label(self, moment: datetime) -> str:
+        """Return what a reader has to be told at a moment: when it begins, and when it ends; else ""."""
+        start = self.start if self.start is not None and self.start > moment else None
+        said = [f"{word} {_day(when)}" for word, when in (("from", start), ("until", self.end)) if when]
+        return f"[{' '.join(said)}]" if said else ""
+
+
+_LABEL = re.compile(r" \[(?:from|until) [\d: -]+(?:UTC)?(?: until [\d: -]+(?:UTC)?)?\]")
+
+
+def label_of(shown: str) -> str:
+    """Return the label of a fact as it was shown, with the space before it; "" without one."""
+    found = _LABEL.findall(shown)
+    return found[-1] if found else ""
+
+
+def _day(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d}" if moment.time() == _FIRST.time() else f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+def ends(new: Period, old: Period, said: datetime) -> bool:
+    """Whether what is said at a moment puts what was said before at the same place out of force for good.
+
+    Not where both can be so, one after the other: what is over already ends nothing, and what begins later leaves the
+    older one its time until then.
+    """
+    if new.over(said):
+        return False
+    if new.end is not None and old.start is not None and old.start >= new.end:
+        return False
+    if new.start is not None and new.start > said:
+        return old.start is not None and old.start >= new.start
+    return True
+
+
+def stated(fact: Fact) -> Period:
+    """Return when a fact is so by its own words."""
+    return Period(fact.valid_from, fact.valid_to)
+
+
+def stated_at(fact: Fact) -> datetime:
+    """Return when a fact was said."""
+    return fact.stated_at or fact.created_at or _FIRST
+
+
+def periods(facts: Sequence[Fact], rivals: Iterable[tuple[str, str]]) -> dict[str, Period]:
+    """Return when each fact was so, by id, as far as what was said later tells; what was taken back never was.
+
+    `facts` are all that a log ever held at a version, oldest first, each with what retired it; `rivals` are pairs of
+    ids, an older and a newer fact whose address holds one value at a time.
+    """
+    before: dict[str, list[str]] = {}
+    for old, new in rivals:
+        before.setdefault(new, []).append(old)
+    by_id = {fact.id: fact for fact in facts}
+    found: dict[str, Period] = {}
+    for fact in facts:
+        gone = fact.retired
+        if gone is not None and gone.reason not in ("updated", "removed"):
+            continue
+        older = [id for id in dict.fromkeys((*fact.replaces, *before.get(fact.id, ()))) if id in found]
+        said, own = stated_at(fact), stated(fact)
+        again = [id for id in older if id in fact.replaces and by_id[id].value == fact.value]
+        if own.start is None and older and not own.over(said):  # what says the same again means the same time
+            own = own._replace(start=found[again[0]].start if again else said)
+        for id in older:
+            if id in again:
+                del found[id]
+            elif own.start is not None and (
+                id in fact.replaces or (own.meets(found[id]) and not own.over(said))
+            ):
+                found[id] = found[id]._replace(end=min(found[id].end or _LAST, own.start))
+        if gone is not None and gone.reason == "removed" and gone.at is not None:
+            own = own._replace(end=min(own.end or _LAST, gone.at))
+        found[fact.id] = own
+    return found
+
+
+def at_moment(facts: Sequence[Fact], moment: datetime, rivals: Sequence[tuple[str, str]]) -> list[Fact]:
+    """Return the facts that were so at a moment: of those that cannot be so together the one said last."""
+    when = periods(facts, rivals)
+    there = {id for id, period in when.items() if period.holds(moment)}
+    there -= {old for old, new in rivals if new in there}
+    return [fact for fact in facts if fact.id in there]

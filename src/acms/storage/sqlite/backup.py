@@ -1,0 +1,44 @@
+"""Copying a database file while it is in use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from acms.errors import StorageError, StorageFullError
+from acms.storage.files import create
+
+PAGES = 512
+"""Pages that are copied at a time."""
+
+
+def backup(source: apsw.Connection, target: Path, progress: Callable[[int, int], None] | None) -> None:
+    """Copy a whole database into a new file; `progress` receives (pages done, pages in all).
+
+    A `StorageError` names the target, also where its disk is full. What fails leaves no file behind.
+    """
+    if not create(target):
+        raise StorageError(f"{target} exists", options=("choose another name",))
+    try:
+        _copy(source, target, progress)
+    except BaseException as error:
+        target.unlink(missing_ok=True)
+        if not isinstance(error, apsw.Error):
+            raise
+        kind = StorageFullError if isinstance(error, apsw.FullError) else StorageError
+        said = f"the backup to {target} failed: {type(error).__name__}: {error}"
+        raise kind(said, options=("make room there", "choose another place")) from error
+
+
+def _copy(source: apsw.Connection, to: Path, progress: Callable[[int, int], None] | None) -> None:
+    destination = apsw.Connection(str(to))
+    try:
+        with destination.backup("main", source, "main") as copy:
+            while not copy.done:
+                copy.step(PAGES)
+                if progress is not None:
+                    progress(copy.page_count - copy.remaining, copy.page_count)
+    finally:
+        destination.close()

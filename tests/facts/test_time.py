@@ -1,0 +1,183 @@
+"""Facts in time: what was so at a moment, as far as a version knew; nothing that is over is shown as if it were so."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acms import ACMS, ACMSConfig, CacheConfig, Fact, ValidationError, open_storage
+from acms.acs import ACS
+from acms.codecs import OpenAIChat
+from acms.prompt import Prompt, staying
+from acms.providers import OfflineReflector
+from tests.support.talk import LONG_EPISODES
+
+DAY = timedelta(days=1)
+BASE = datetime(2026, 3, 2, tzinfo=UTC)
+REMOVED = "removed"
+Said = tuple[datetime, str, datetime | None, datetime | None]
+
+days = st.none() | st.integers(-20, 40)
+ops = st.lists(
+    st.tuples(st.integers(0, 6), st.sampled_from(["say", "say", "say", "again", "unsay"]), days, days),
+    max_size=7,
+)
+
+
+def so_at(said: list[Said], moment: datetime) -> list[str]:
+    """What a plain list of intervals says of a moment: what is said later cuts what it overlaps where it begins."""
+    rows: list[tuple[datetime | None, datetime | None, str]] = []
+    for when, value, start, end in said:
+        over = end is not None and end <= when
+        if value == REMOVED:
+            rows = [(a, when if b is None else min(b, when), old) for a, b, old in rows]
+            continue
+        start = when if start is None and rows and not over else start
+        for place, (a, b, old) in enumerate(rows):
+            apart = (end is not None and a is not None and end <= a) or (
+                b is not None and start is not None and b <= start
+            )
+            if not over and not apart and start is not None:
+                rows[place] = a, start if b is None else min(b, start), old
+        rows.append((start, end, value))
+    return [value for a, b, value in rows if (a is None or a <= moment) and (b is None or moment < b)][-1:]
+
+
+@settings(max_examples=60, deadline=None)
+@given(story=ops, looks=st.lists(st.integers(-25, 90), min_size=3, max_size=3), mid=st.integers(0, 7))
+def test_reads_in_time_equal_a_plain_list_of_intervals(
+    story: list[tuple[int, str, int | None, int | None]], looks: list[int], mid: int
+) -> None:
+    asyncio.run(_compare(story, looks, mid))
+
+
+async def _compare(story: list[tuple[int, str, int | None, int | None]], looks: list[int], mid: int) -> None:
+    async with ACMS("time", open_storage("memory://"), None) as session:
+        now, said, versions = BASE, list[Said](), list[int]()
+        session._shared.clock = lambda: now
+        newest: Fact | None = None
+        for number, (later, act, start, end) in enumerate(story):
+            now += later * DAY
+            if act == "unsay":
+                await session.unstate("the orders service", "databases")
+                said.append((now, REMOVED, None, None))
+                newest = None
+            elif act == "again" and newest is not None:
+                again = await session.state(
+                    "orders service", "database", newest.value, valid_from=newest.valid_from, valid_to=newest.valid_to
+                )  # fmt: skip
+                assert again == newest
+            elif start is None or end is None or start < end:
+                begins, ends = (None if day is None else BASE + day * DAY for day in (start, end))
+                value = f"db{number}"
+                newest = await session.state(
+                    "orders service", "database", value, valid_from=begins, valid_to=ends
+                )
+                said.append((now, value, begins, ends))
+            versions += [(await session.get_session_stats()).version] * (len(said) - len(versions))
+        for look in looks:
+            moment = BASE + look * DAY
+            assert [fact.value for fact in await session.facts(valid_at=moment)] == so_at(said, moment)
+            if versions:
+                known = min(mid, len(versions) - 1)
+                found = await session.facts(valid_at=moment, as_of=versions[known])
+                assert [fact.value for fact in found] == so_at(said[: known + 1], moment)
+        shown = [item.content for item in await session.recall("orders service database")]
+        assert [text.split(": ")[1].split(" [")[0] for text in shown if "[from" not in text] == so_at(
+            said, now
+        )
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'time.db'}"
+
+
+async def test_nothing_that_is_over_is_shown_as_if_it_were_so(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In recall, messages, a prompt that keeps what it showed, and a reply; and nobody has to tidy up."""
+    now = BASE
+    monkeypatch.setattr(staying, "now", lambda: now)
+    async with ACMS("user", open_storage(url), None, config=ACMSConfig(episodes=LONG_EPISODES)) as session:
+        session._shared.clock = lambda: now
+        for number in range(60):
+            await session.ingest("user", f"Walk {number} along the river was cold and rather long again.")
+        await session.state("harbour office", "doorcode", "4711", valid_to=BASE + 10 * DAY)
+        await session.state("harbour office", "doorcode", "8844", valid_from=BASE + 10 * DAY)
+        question = "doorcode of the harbour office?"
+
+        async def everywhere() -> list[str]:
+            prompt = Prompt(OpenAIChat("gpt-5")).history(session).recall(session, question).user(question)
+            request = {
+                "version": "v0", "id": "6f3b6f21-7a5f-4e3f-9af0-1b2c3d4e5f60", "request_id": "r", "intent": question,
+                "budgets": {"tokens_max": 500, "time_ms": 60_000}, "risk_profile": {"level": "low"},
+                "privacy_mode": "allow",
+            }  # fmt: skip
+            return [
+                str([item.content for item in await session.recall(question)]),
+                str(await session.messages(question, budget=300)),
+                str((await prompt.render(budget=700)).payload),
+                str((await ACS(sources=[session]).render(request)).to_wire()),
+            ]
+
+        for text in await everywhere():
+            assert "4711 [until 2026-03-12]" in text
+            assert "8844 [from 2026-03-12]" in text
+        now = BASE + 10 * DAY
+        for text in await everywhere():
+            assert "4711" not in text
+            assert "8844" in text
+        found = await session.recall(question, include_superseded=True)
+        assert "4711 [until 2026-03-12]" in str([item.content for item in found])
+        old, _ = await session.facts()
+        reason = (await session.recall(question)).ledger.why_not(old.id)
+        assert reason is not None
+        assert "2026-03-12" in reason.reason
+
+
+async def test_what_was_said_is_resolved_from_when_it_was_said() -> None:
+    async with ACMS("user", open_storage("memory://"), None, reflector=OfflineReflector()) as session:
+        for text in (
+            "The deadline is next Friday.",
+            "Decision: our database is MySQL until the end of June.",
+            "We use Redis for caching until 2027.",
+            "The owner is Ada.",
+        ):
+            await session.ingest("user", text, created_at=BASE)
+        await session.close_episode()
+        await session.wait(await session.reflect())
+        found = {
+            fact.attribute: (fact.value, fact.valid_from, fact.valid_to) for fact in await session.facts()
+        }
+        assert found == {
+            "deadline": ("next Friday", None, datetime(2026, 3, 7, tzinfo=UTC)),
+            "database": ("MySQL", None, datetime(2026, 7, 1, tzinfo=UTC)),
+            "caching": ("Redis", None, datetime(2027, 1, 1, tzinfo=UTC)),
+            "owner": ("Ada", None, None),
+        }
+        assert {fact.stated_at for fact in await session.facts()} == {BASE}
+
+
+async def test_a_time_that_makes_no_sense_is_refused() -> None:
+    async with ACMS(
+        "user", open_storage("memory://"), None, config=ACMSConfig(cache=CacheConfig())
+    ) as session:
+        fact = await session.state("x", "y", "z", valid_from="2026-03-01")
+        assert fact.valid_from == datetime(2026, 3, 1, tzinfo=UTC)
+        for given in ({"valid_to": "soon"}, {"valid_from": "2026-03-02", "valid_to": "2026-03-02"}):
+            with pytest.raises(ValidationError, match="valid_to"):
+                await session.state("x", "y", "w", **given)
+        for asked in (
+            {"valid_at": BASE, "history": True}, {"valid_at": BASE.replace(tzinfo=None)}, {"as_of": -1},
+            {"as_of": 1, "scope": "namespace"},
+        ):  # fmt: skip
+            with pytest.raises(ValidationError):
+                await session.facts(**asked)
+        assert await session.facts() == [fact]
+        assert await session.facts(as_of=BASE) == []
