@@ -50,6 +50,7 @@ from acms.errors import (
     StorageUnavailableError,
     TokenBudgetExceededError,
     TooLargeError,
+    UnreachableError,
     ValidationError,
     VectorsUnavailableError,
 )
@@ -256,6 +257,7 @@ __all__ = [
     "ToolResult",
     "Tree",
     "Turn",
+    "UnreachableError",
     "ValidationError",
     "VectorsUnavailableError",
     "Verdict",

@@ -32,6 +32,7 @@
     │   ├── StorageBusyError        STORAGE_BUSY          yes    nothing was written
     │   ├── StorageFullError        STORAGE_FULL          yes    nothing was written
     │   ├── StorageUnavailableError STORAGE_UNAVAILABLE   yes    no server answers; what was sent may have arrived
+    │   │   └── UnreachableError    UNREACHABLE           yes    over HTTP: nobody is there; nothing was sent
     │   ├── StorageReadOnlyError    STORAGE_READ_ONLY     no
     │   ├── CorruptRecordError      CORRUPT_RECORD        no
     │   ├── SchemaVersionError      SCHEMA_VERSION        no     the file was written by a newer release
@@ -84,6 +85,7 @@ __all__ = [
     "StorageUnavailableError",
     "TokenBudgetExceededError",
     "TooLargeError",
+    "UnreachableError",
     "ValidationError",
     "VectorsUnavailableError",
 ]
@@ -359,6 +361,12 @@ class StorageUnavailableError(StorageError):
     retryable = True
     #: True when the change may have been stored all the same: only with a key is it safe to repeat.
     unknown: bool = False
+
+
+class UnreachableError(StorageUnavailableError):
+    """Nobody answers at the address of the service; nothing was sent."""
+
+    code = "UNREACHABLE"
 
 
 class StorageReadOnlyError(StorageError):

@@ -339,6 +339,7 @@ class ACMS(View):
         """Check one message at the border and count it."""
         shared = self._shared
         try:
+            validation.spoken(role, content, tool_calls, tool_call_id, parts)
             who = (_ROLES.get(role) if type(role) is str else None) or validation.choice(role, Role, "role")
             found, text = validation.parts(who, content, parts, tool_calls, tool_call_id)
             private = privacy if privacy is Privacy.ALLOW else validation.choice(privacy, Privacy, "privacy")

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from acms import ACMSError, ToolCall, open_storage
+from acms import ACMSError, EntryNotFoundError, ToolCall, ValidationError, open_storage
 from acms.client import Client
+from acms.config import RetryConfig
+from acms.errors import UnreachableError
 from tests.server.serving import Service
 from tests.support.talk import session_on
 
@@ -111,3 +113,21 @@ async def test_a_message_of_a_tool_names_its_call_over_http(sqlite_service: Serv
         with pytest.raises(ACMSError) as caught:
             await client.session("tools").ingest("tool", "40% used")
         assert (caught.value.code, getattr(caught.value, "field", "")) == ("VALIDATION", "tool_call_id")
+
+
+async def test_errors_say_what_to_do_at_every_door(sqlite_service: Service) -> None:
+    async with (
+        Client(sqlite_service.url) as client,
+        session_on(open_storage("memory://"), "told") as own,
+    ):
+        for session in (client.session("told"), own):
+            await session.ingest("user", "x")
+            with pytest.raises(ValidationError, match=r"^role: comes first") as caught:
+                await session.ingest("hello")
+            assert caught.value.options[0] == 'ingest("user", "…")'
+            with pytest.raises(EntryNotFoundError, match="session 'told' has no entry 'nope'"):
+                await session.erase("nope")
+    async with Client("http://127.0.0.1:1", retry=RetryConfig(max_attempts=1)) as nobody:
+        with pytest.raises(UnreachableError, match="cannot be reached") as unreachable:
+            await nobody.sessions()
+    assert unreachable.value.options == ("acms serve", "check the address")

@@ -93,7 +93,7 @@ def test_the_past_is_asked_at_a_version_or_a_message(one: Service) -> None:
         ({"scope": "namespace", "atVersion": 1}, "scope"),
         ({"exclude": "m_1"}, "exclude"),
         ({"query": None}, "query"),
-        ({"limit": 3}, "limit"),
+        ({"limit": 0}, "limit"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )

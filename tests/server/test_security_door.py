@@ -304,6 +304,37 @@ async def test_header_fields_after_a_body_that_nobody_read_are_bounded(narrow: s
     assert said.count(b"HTTP/1.1 431 ") == 1
 
 
+def _posted(body: bytes) -> bytes:
+    return POST + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+@pytest.mark.parametrize(
+    ("head", "field"),
+    [
+        (b"GET /api/v1/contexts HTTP/1.1\r\n", "host"),
+        (b"GET /api/v1/contexts HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n", "host"),
+        (
+            b"GET /api/v1/contexts HTTP/1.1\r\nHost: a\r\nAuthorization: a\r\nauthorization: b\r\n",
+            "authorization",
+        ),
+        (b"GET /api/v1/contexts?limit=1_000 HTTP/1.1\r\nHost: localhost\r\n", "limit"),
+        (b"GET /api/v1/contexts?limit=%2B1 HTTP/1.1\r\nHost: localhost\r\n", "limit"),
+        (b"GET /api/v1/contexts?limit=1&limit=1 HTTP/1.1\r\nHost: localhost\r\n", "limit"),
+        (_posted(b'{"key":"a","key":"b"}'), "body"),
+        (_posted(rb'{"metadata":{"a":1,"\u0061":2}}'), "body"),
+    ],
+    ids=range(8),
+)
+async def test_what_may_be_read_in_two_ways_is_refused(
+    open_service: Guarded, head: bytes, field: str
+) -> None:
+    end = b"" if head.startswith(b"POST") else b"\r\n"
+    said = await _said(open_service.url, head + end, b"", b"GET / HTTP/1.0\r\nConnection: close\r\n\r\n")
+    assert said.startswith(b"HTTP/1.1 400 "), said
+    assert f'"field":"{field}"'.encode() in said
+    assert b'"code":"VALIDATION"' in said
+
+
 async def test_requests_that_wait_for_their_turn_are_bounded(narrow: str) -> None:
     said = await _said(narrow, (GET + b"\r\n") * (WAITING + 1), b"", (GET + b"\r\n") * 10 * WAITING)
     assert 0 < said.count(b"HTTP/1.1 200 ") <= WAITING + 1

@@ -14,7 +14,7 @@ event loop: await `acms.ACMS` there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -26,6 +26,7 @@ from acms.client.log import Log
 from acms.client.portal import Block, Door, blocking, made, over, read, run, stepping
 from acms.client.session import Reads, Writes
 from acms.client.verb import verb
+from acms.model import Json
 from acms.ports import KVMemory
 from acms.prompt import builder as _prompt
 from acms.prompt import pins as _pins
@@ -66,7 +67,6 @@ class View(Door, Reads):
     context_id = verb(_view.View.context_id)
     said = verb(_view.View.said)
     expand = verb(_view.View.expand)
-    keys = verb(_view.View.keys)
 
     def diff(self, other: View | int | str) -> Diff:
         """Return how what is in force differs on another side: another session, or a version or tag of this one."""
@@ -87,10 +87,6 @@ class ACMS(View, Block, Writes):
     index: IndexStats = read("index", "How the indexes of the storage handle are doing.")
 
     wait_pending = verb(_async.ACMS.wait_pending)
-    set_private = verb(_async.ACMS.set_private)
-    job = verb(_async.ACMS.job)
-    state = verb(_async.ACMS.state)
-    unstate = verb(_async.ACMS.unstate)
 
     def at(self, version: int | str) -> View:
         """Return a read-only view of the session as if its log ended at a version, or at a tag."""
@@ -172,7 +168,9 @@ class RemoteView(Door, Reads):
     log: Log = read("log", "Which log at the service it is.")
     session_id: str = read("session_id", "The caller's name for the conversation.")
     namespace: str = read("namespace", "The group of conversations it belongs to: a user, a project.")
-    ends_at: int | None = read("ends_at", "The version at which it ends; None for a session, which goes on.")
+    ends_at: int | str | None = read(
+        "ends_at", "The version at which it ends, or its tag; None for a session, which goes on."
+    )
 
     def diff(self, other: RemoteView | int | str) -> Diff:
         """Return how what is in force differs on another side: another session, or a version or tag of this one."""
@@ -188,8 +186,8 @@ class RemoteSession(RemoteView, Block, Writes):
         "last_receipt", "What the last ingested message became; None before the first one."
     )
 
-    def at(self, version: int) -> RemoteView:
-        """Return a read-only view of the session as if its log ended at a version."""
+    def at(self, version: int | str) -> RemoteView:
+        """Return a read-only view of the session as if its log ended at a version, or at a tag."""
         return RemoteView(self.inner.at(version))
 
 
@@ -200,10 +198,22 @@ class Client(Block):
 
     close = blocking(_client.Client.aclose)
     contexts = stepping(_client.Client.contexts)
+    sessions = blocking(_client.Client.sessions)
     render = blocking(_client.Client.render)
+    prompt = blocking(_client.Client.prompt)
     export = stepping(_client.Client.export)
     restore = blocking(_client.Client.restore)
 
-    def session(self, session_id: str, *, namespace: str = "default") -> RemoteSession:
-        """Return the session with a name, or with the id of its context; nothing is sent yet."""
-        return RemoteSession(self.inner.session(session_id, namespace=namespace))
+    def session(
+        self,
+        session_id: str,
+        *,
+        namespace: str = "default",
+        name: str | None = None,
+        labels: Sequence[str] | None = None,
+        metadata: Mapping[str, Json] | None = None,
+    ) -> RemoteSession:
+        """Return the session with a name, or with the id of its context; see `acms.client.Client.session`."""
+        return RemoteSession(
+            self.inner.session(session_id, namespace=namespace, name=name, labels=labels, metadata=metadata)
+        )

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from acms.client.log import Log
 from acms.client.nouns import noun, nouns, value
+from acms.client.prompting import prompted
 from acms.client.session import RemoteSession
 from acms.client.transport import Transport, path
 from acms.config import RetryConfig
 from acms.contract.schema import RenderRequest
 from acms.errors import ValidationError
+from acms.log import validation
 from acms.model import Json
-from acms.results import ContextInfo
+from acms.prompt.manifest import Manifest
+from acms.prompt.render import Rendered
+from acms.results import ContextInfo, SessionPage
+from acms.storage.sessions import described, held
 
 if TYPE_CHECKING:
     import ssl
@@ -70,12 +76,48 @@ class Client:
         """Close the connections; a later call opens new ones. Idempotent."""
         await self._transport.aclose()
 
-    def session(self, session_id: str, *, namespace: str = "default") -> RemoteSession:
-        """Return the session with a name, or with the id of its context; nothing is sent yet."""
-        for name, field in ((session_id, "session_id"), (namespace, "namespace")):
-            if not isinstance(name, str) or not name.strip():
+    def session(
+        self,
+        session_id: str,
+        *,
+        namespace: str = "default",
+        name: str | None = None,
+        labels: Sequence[str] | None = None,
+        metadata: Mapping[str, Json] | None = None,
+    ) -> RemoteSession:
+        """Return the session with a name, or with the id of its context; nothing is sent yet.
+
+        `name`, `labels` and `metadata` say what it is, as for `acms.ACMS`: they are stored with its next write.
+        """
+        for given, field in ((session_id, "session_id"), (namespace, "namespace")):
+            if not isinstance(given, str) or not given.strip():
                 raise ValidationError("must be a name", field=field)
-        return RemoteSession(Log(self._transport, session_id, namespace))
+        about = described(name, labels, metadata)
+        return RemoteSession(Log(self._transport, session_id, namespace, about=about))
+
+    async def sessions(
+        self,
+        *,
+        namespace: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> SessionPage:
+        """Return a page of the sessions, newest first: of one namespace, or of all.
+
+        `where` keeps those that have all it names: a `label`, or a list of them, a `name`, and values of their metadata
+        by key. `after` is the `next_after` of the page before. See `storage.sessions`.
+        """
+        held(where)
+        query = {
+            "namespace": namespace,
+            "where": None if where is None else json.dumps(where),
+            "cursor": after,
+            "limit": validation.whole(limit, "limit", least=1, most=validation.PAGE),
+        }
+        body = (await self._transport.call("GET", path("contexts"), query=query)).body
+        found = tuple(nouns(ContextInfo, value(list, body, "data")))
+        return SessionPage(sessions=found, next_after=cast("str | None", value(object, body, "nextCursor")))
 
     async def contexts(
         self, *, namespace: str | None = None, parent: str | None = None
@@ -118,6 +160,21 @@ class Client:
         body = request.to_wire() if isinstance(request, RenderRequest) else dict(request)
         answer = await self._transport.call("POST", path("orchestration", "render"), query=query, body=body)
         return answer.body
+
+    async def prompt(
+        self,
+        session: HasLog | str,
+        description: Mapping[str, Json],
+        *,
+        after: Rendered | Manifest | None = None,
+    ) -> Rendered:
+        """Return the request for a model that a service makes of a session, or of the context with an id.
+
+        `description` is the body of `POST /contexts/{id}/prompt`: `budget`, `codec`, `model`, `system`, `pins`, `last`,
+        `recall`, `user`, `tools`, …. With sessions of a client `acms.Prompt` says the same, and in any order.
+        """
+        context = session if isinstance(session, str) else await session.log.known()
+        return await prompted(self._transport, context, description, after)
 
     async def export(
         self, context: HasLog | str | None = None, *, namespace: str | None = None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from acms.client import nouns
 from acms.client.transport import Transport, path
 from acms.errors import SessionNotFoundError
+from acms.model import EMPTY, Json
 from acms.results import ContextInfo
 
 __all__ = ["Log"]
@@ -15,11 +17,20 @@ __all__ = ["Log"]
 class Log:
     """One session's log at a service: found by its name when it is first read, created when it is first written."""
 
-    def __init__(self, transport: Transport, session_id: str, namespace: str, id: str | None = None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        session_id: str,
+        namespace: str,
+        id: str | None = None,
+        about: Mapping[str, Json] = EMPTY,
+    ) -> None:
         self.transport = transport
         self.session_id = session_id
         self.namespace = namespace
         self.id = id
+        #: Name, labels and metadata that its first write stores; empty once they are.
+        self.about = about
         self._creating: asyncio.Future[str] | None = None
 
     async def find(self) -> str | None:
@@ -40,10 +51,10 @@ class Log:
 
     async def ensure(self) -> str:
         """Return the id of the context, creating it for the first write; all who wait go on in their order."""
-        if self.id is not None:
+        if self.id is not None and not self.about:
             return self.id
         if self._creating is None:
-            self._creating = asyncio.ensure_future(self._create())
+            self._creating = asyncio.ensure_future(self._described())
         creating = self._creating
         try:
             return await asyncio.shield(creating)
@@ -51,12 +62,21 @@ class Log:
             if creating.done() and self._creating is creating:
                 self._creating = None
 
+    async def _described(self) -> str:
+        found = self.id or await self._create()
+        if self.about:
+            await self.transport.call("PATCH", path("contexts", found), body=dict(self.about))
+            self.about = EMPTY
+        return found
+
     async def _create(self) -> str:
         if self.session_id.startswith("c_") and await self.find() is not None:
             assert self.id is not None
             return self.id
-        body = {"key": self.session_id, "namespace": self.namespace}
+        body = {"key": self.session_id, "namespace": self.namespace, **self.about}
         answer = await self.transport.call("POST", path("contexts"), body=body)  # under a key it is made once
+        if answer.status == 201:
+            self.about = EMPTY
         self.id = nouns.noun(ContextInfo, answer.data).id
         return self.id
 

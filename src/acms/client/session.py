@@ -8,15 +8,16 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 from acms.client import nouns
 from acms.client.log import Log
 from acms.client.nouns import noun
+from acms.client.prompting import Home
 from acms.client.transport import Answer, path
-from acms.client.verb import Asks, Given, Remote, branching, fill, many, one, plain, verb
-from acms.errors import JobFailedError, ValidationError
+from acms.client.verb import Asks, Given, Remote, branching, fill, many, one, plain, upto, verb
+from acms.errors import GoneError, JobFailedError, NotFoundError, ValidationError
 from acms.knowledge import Fact
 from acms.log import foreign, validation
 from acms.log.policy import ResolvedPolicy
@@ -57,8 +58,8 @@ async def _around(of: Remote, _: Given) -> str | None:
 
 
 async def _somewhere(of: Remote, _: Given) -> str:
-    """Return the id of the session's context, which is made where there is none."""
-    return await of.log.find() or await of.log.ensure()
+    """Return the id of the session's context, which is made where there is none, and told what it is called."""
+    return (None if of.log.about else await of.log.find()) or await of.log.ensure()
 
 
 async def _of_facts(of: Remote, given: Given) -> str | None:
@@ -68,7 +69,32 @@ async def _of_facts(of: Remote, given: Given) -> str | None:
 def _recalling(of: Remote, given: Given) -> Given:
     if isinstance(given["exclude"], str):
         raise ValidationError("must be a list of ids, not a string", field="exclude")
-    return {**given, "exclude": list(given["exclude"]), "why": of.log.transport.why}
+    if given["budget"] is not None and given["token_budget"] is not None:
+        raise TypeError("recall() takes budget or token_budget, not both")
+    where = given["where"]
+    if isinstance(where, Mapping):
+        where = {str(name): _written(value) for name, value in where.items()}
+    return {**given, "where": where, "exclude": list(given["exclude"]), "why": of.log.transport.why}
+
+
+def _written(value: object) -> Json:
+    """Write what a filter asks for: a time, one thing or several."""
+    if isinstance(value, datetime):
+        return validation.moment(value, "where").isoformat()
+    return list(value) if isinstance(value, set | frozenset | tuple) else value
+
+
+def _timed(_: Remote, given: Given) -> Given:
+    """Write times as text."""
+    return {name: value.isoformat() if isinstance(value, date) else value for name, value in given.items()}
+
+
+def _asked_keys(_: Remote, given: Given) -> Given:
+    return {"ids": list(given["ids"])}
+
+
+def _stated(of: Remote, given: Given) -> Given:
+    return {**_timed(of, given), **{name: list(given[name]) for name in ("names", "sources")}}
 
 
 def _windowed(of: Remote, given: Given) -> Given:
@@ -96,13 +122,17 @@ def _page(answer: Answer, _: Remote) -> HistoryPage:
 
 def _forked(answer: Answer, of: Remote) -> list[Branch]:
     found = nouns.nouns(Branch, answer.data)
-    return [one for one in reversed(found) if of.ends_at is None or (one.fork or 0) <= of.ends_at]
+    return [one for one in reversed(found) if _within(of, one.fork or 0)]
 
 
 @nouns.reading("tags")
 def _tagged(answer: Answer, of: Remote) -> dict[str, int]:
     tags: dict[str, int] = {one["name"]: one["version"] for one in answer.data}
-    return {name: at for name, at in tags.items() if of.ends_at is None or at <= of.ends_at}
+    return {name: at for name, at in tags.items() if _within(of, at)}
+
+
+def _within(of: Remote, version: int) -> bool:
+    return not isinstance(of.ends_at, int) or version <= of.ends_at
 
 
 def _tree(answer: Answer, _: Remote) -> Tree | None:
@@ -126,7 +156,8 @@ class Reads:
     )
     history = verb(View.history, Asks("GET history", _page, prepare=_paged))
     episodes = verb(View.episodes, Asks("GET episodes", many(Episode), pages=True))
-    facts = verb(View.facts, Asks("GET facts", many(Fact), context=_of_facts, pages=True))
+    facts = verb(View.facts, Asks("GET facts", many(Fact), prepare=_timed, context=_of_facts, pages=True))
+    keys = verb(View.keys, Asks("POST keys", plain(dict[str, str], "keys"), prepare=_asked_keys))
     get = verb(View.get, Asks("GET entries/{id}", one(Entry)))
     forks = verb(View.forks, Asks("GET forks", _forked, pages=True, timeless=True))
     ancestry = verb(View.ancestry, Asks("GET ancestry", many(Branch), timeless=True))
@@ -141,7 +172,8 @@ class RemoteView(Remote, Reads):
     """A session at a service as it was at a version; it reads and cannot write. See `acms.View`."""
 
     def __repr__(self) -> str:
-        at = "" if self.ends_at is None else f" at v{self.ends_at}"
+        end = self.ends_at
+        at = "" if end is None else f" at {end!r}" if isinstance(end, str) else f" at v{end}"
         return f"<{type(self).__name__} {self.session_id!r}{at}>"
 
     @property
@@ -154,12 +186,17 @@ class RemoteView(Remote, Reads):
         """The group of conversations it belongs to: a user, a project."""
         return self.log.namespace
 
+    @property
+    def home(self) -> Home:
+        """What asks its service to render a prompt."""
+        return Home(self.log.transport)
+
     async def diff(self, other: RemoteView | int | str) -> Diff:
         """Return how what is in force differs on another side: another session, or a version or tag of this one."""
         await self.log.known()
         asked: Given = {"other_tag" if isinstance(other, str) else "other_version": other}
         if isinstance(other, RemoteView):
-            asked = {"other": await other.log.known(), "other_version": other.ends_at}
+            asked = {"other": await other.log.known(), "other_version": await upto(other)}
         right = other.session_id if isinstance(other, RemoteView) else self.session_id
         return await Asks("GET diff", lambda answer, of: nouns.diff(answer.data, of.session_id, right))(
             self, asked
@@ -179,6 +216,10 @@ async def _ingest(of: RemoteSession, given: Given) -> str:
         names = ("markers", "actor_id", "metadata", "created_at", "origin", "privacy")
         more = {name: given[name] for name in names if given[name] not in (None, Privacy.ALLOW)}
         given = {**message, **more}
+    else:
+        validation.spoken(
+            message, *(given[name] for name in ("content", "tool_calls", "tool_call_id", "parts"))
+        )
     if key is not None:
         given["key"] = key
     return (await _append(of, [given], {}, single=True))[-1].message_id
@@ -281,6 +322,17 @@ async def _delete(of: RemoteSession, given: Given) -> list[Branch]:
     return [noun(Branch, one.data) for one in calls]
 
 
+async def _job(of: RemoteSession, given: Given) -> Job:
+    context, id = await of.log.known(), given["id"]
+    try:
+        found = noun(Job, (await of.log.transport.call("GET", path("jobs", id))).data)
+    except NotFoundError:
+        found = None
+    if found is None or found.context != context:
+        raise GoneError(f"job {id} does not exist")
+    return found
+
+
 async def _wait(of: RemoteSession, given: Given) -> Compaction | None:
     wait, most = _POLLS
     async with asyncio.timeout(given["timeout"]):
@@ -326,10 +378,14 @@ class Writes:
     compact = verb(ACMS.compact, Asks("POST compact", one(Job, "job"), nulls=True))
     reflect = verb(ACMS.reflect, Asks("POST reflect", one(Job)))
     wait = verb(ACMS.wait, _wait)
+    job = verb(ACMS.job, _job)
+    state = verb(ACMS.state, Asks("POST facts", one(Fact), prepare=_stated, context=_somewhere))
+    unstate = verb(ACMS.unstate, Asks("POST facts/withdraw", many(Fact)))
     undo = verb(ACMS.undo, Asks("POST undo", _version))
     set_policy = verb(
         ACMS.set_policy, Asks("PATCH policy", one(ResolvedPolicy), context=_somewhere, nulls=True)
     )
+    set_private = verb(ACMS.set_private, Asks("PATCH", _nothing, context=_somewhere))
     close = verb(ACMS.close, _close)
 
 
@@ -355,6 +411,9 @@ class RemoteSession(RemoteView, Writes):
     async def __aexit__(self, *error: object) -> None:
         """Close the session."""
 
-    def at(self, version: int) -> RemoteView:
-        """Return a read-only view of the session as if its log ended at a version."""
-        return RemoteView(self.log, validation.whole(version, "at"))
+    def at(self, version: int | str) -> RemoteView:
+        """Return a read-only view of the session as if its log ended at a version, or at a tag; see `acms.ACMS.at`."""
+        named = isinstance(version, str)
+        return RemoteView(
+            self.log, validation.name(version, "at") if named else validation.whole(version, "at")
+        )

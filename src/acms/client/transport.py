@@ -25,6 +25,7 @@ from acms.errors import (
     RateLimitError,
     StorageBusyError,
     StorageUnavailableError,
+    UnreachableError,
     ValidationError,
 )
 from acms.model import Json
@@ -50,11 +51,7 @@ _DOWN = frozenset({502, 503, 504})
 """What something between here and the service answers when nobody is there."""
 
 
-class _UnreachableError(StorageUnavailableError):
-    """Nobody answers; nothing was sent."""
-
-
-_UNSENT = (_UnreachableError, RateLimitError, StorageBusyError)
+_UNSENT = (UnreachableError, RateLimitError, StorageBusyError)
 """After these it is sure that nothing was done."""
 
 
@@ -298,7 +295,7 @@ class Transport:
         import httpx2
 
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-            return _UnreachableError(
+            return UnreachableError(
                 f"{self.url} cannot be reached", options=("acms serve", "check the address")
             )
         if isinstance(error, httpx2.TimeoutException | TimeoutError):
@@ -352,6 +349,7 @@ class Transport:
 
 
 _ARGUMENTS: Mapping[str, str] = {
+    "cursor": "after",
     "at_tag": "at",
     "at_version": "at",
     "other_version": "at",

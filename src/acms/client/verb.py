@@ -23,7 +23,7 @@ from acms.nouns import camel
 from acms.session import ACMS
 from acms.view import View
 
-__all__ = ["Asks", "Given", "Remote", "Verb", "branching", "fill", "many", "one", "plain", "verb"]
+__all__ = ["Asks", "Given", "Remote", "Verb", "branching", "fill", "many", "one", "plain", "upto", "verb"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,14 +43,29 @@ class UnwrittenError(SessionNotFoundError):
 class Remote:
     """A log at a service, at its head or at a past version."""
 
-    def __init__(self, log: Log, at: int | None = None) -> None:
+    def __init__(self, log: Log, at: int | str | None = None) -> None:
         self.log = log
         self._at = at
 
     @property
-    def ends_at(self) -> int | None:
-        """The version at which it ends; None for a session, which goes on."""
+    def ends_at(self) -> int | str | None:
+        """The version at which it ends, or its tag until that is looked up; None for a session, which goes on."""
         return self._at
+
+    @ends_at.setter
+    def ends_at(self, version: int | str | None) -> None:
+        self._at = version
+
+
+async def upto(of: Remote) -> int | None:
+    """Return the version at which a log ends, from now on for good; `NotFoundError` when no version has its tag."""
+    if isinstance(of.ends_at, str):
+        if (context := await of.log.find()) is None:
+            raise UnwrittenError(f"the session {of.log.session_id!r} does not exist yet")
+        place = path("contexts", context, "stats")
+        answer = await of.log.transport.call("GET", place, query={"atTag": of.ends_at})
+        of.ends_at = nouns.value(int, answer.data, "version")
+    return of.ends_at
 
 
 def _unwritten(of: Remote) -> View:
@@ -184,6 +199,8 @@ class Asks(Generic[R]):
 
     async def __call__(self, of: Any, given: Given, headers: Mapping[str, str] = EMPTY) -> R:
         """Ask it for a session, with the arguments of a call."""
+        if isinstance(of.ends_at, str):
+            await upto(of)
         said = dict(self.prepare(of, given) if self.prepare else given)
         context = await (self.context(of, given) if self.context else of.log.find())
         if context is None:

@@ -66,7 +66,7 @@ async def erase(
     for some in _batches(list(ids)):
         for id, entry in zip(some, await storage.get(some), strict=True):
             if entry is None or _owner(reader, entry.version) != entry.context:
-                raise EntryNotFoundError(f"the context {context!r} has no entry {id!r}")
+                raise EntryNotFoundError(f"the session {reader.key or reader.id!r} has no entry {id!r}")
             found.append(_link(await _context_of(storage, reader, entry), entry))
     return await _Erasing(storage, found, reason, service, progress).run(verify=verify)
 

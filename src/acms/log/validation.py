@@ -102,6 +102,16 @@ def choice(value: object, kind: type[E], field: str) -> E:
     return cast(E, found)
 
 
+def spoken(role: object, *said: object) -> None:
+    """Raise `ValidationError` when a text stands where a role belongs, and nothing where the text does."""
+    if isinstance(role, str) and not any(said) and role.lower() not in Role._value2member_map_:
+        raise ValidationError(
+            "comes first, then the text",
+            field="role",
+            options=('ingest("user", "…")', "pass the whole message"),
+        )
+
+
 def _listed(value: object, field: str) -> None:
     if not isinstance(value, Iterable):
         raise ValidationError(f"must be a list, not {type(value).__name__}", field=field)

@@ -41,6 +41,7 @@ from acms.prompt.content import PARTS, Content, Recipe, steps_of, twins
 from acms.prompt.manifest import Manifest
 from acms.prompt.render import Rendered, Report, Request
 from acms.prompt.steps import (
+    Elsewhere,
     Hint,
     Inside,
     Plugged,
@@ -207,7 +208,7 @@ class Builder(Recipe):
 
     def recall(
         self,
-        session: Readable | Inside,
+        session: Readable | Elsewhere | Inside,
         query: str,
         *,
         tokens: int | None = None,
@@ -485,6 +486,9 @@ class Prompt(Builder):
         earlier `Rendered` or its manifest: what of it can be read from the provider's cache is predicted. Raises
         `FitError` when what is required does not fit, `ValidationError` for a budget that is none, and what a store or
         a plugin raises. The same prompt may be rendered many times at once.
+
+        One that reads sessions at a service is rendered by that service, where its events are told too: with all of its
+        sessions from one client, within a budget, and made of what can be sent; `ValidationError` says what cannot.
         """
         return await rendering.render(
             self.steps,
@@ -511,11 +515,11 @@ def _text_and_parts(content: str | Sequence[Part]) -> tuple[str, list[Part] | No
 
 
 def _session(value: object) -> Readable:
-    if not isinstance(value, Readable):
+    if not isinstance(value, Readable | Elsewhere):
         raise ValidationError(
             f"must be a session or a view, not {type(value).__name__}", field="session", options=twins(value)
         )
-    return value
+    return contents.readable(value)
 
 
 def _prompt(value: object, field: str) -> Builder:

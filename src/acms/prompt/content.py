@@ -10,11 +10,21 @@ from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolRe
 from acms.plan.nodes import Atom, Composed, Node, Scope
 from acms.ports import Codec
 from acms.prompt import steps as contents
-from acms.prompt.steps import Fixed, Hint, Inside, Log, Readable, Step, WrittenMessage
+from acms.prompt.steps import Elsewhere, Fixed, Hint, Inside, Log, Readable, Step, WrittenMessage
 from acms.prompt_types import PromptMessage, Tool
 
 Content: TypeAlias = Union[
-    str, Mapping[str, Any], PromptMessage, Part, Node, Readable, Inside, "Recipe", "Sequence[Content]", None
+    str,
+    Mapping[str, Any],
+    PromptMessage,
+    Part,
+    Node,
+    Readable,
+    Elsewhere,
+    Inside,
+    "Recipe",
+    "Sequence[Content]",
+    None,
 ]
 """What may stand in a prompt.
 
@@ -61,8 +71,8 @@ def _read(content: object, field: str, bound: list[Recipe], depth: int = 0) -> l
         return _read([content], field, bound)
     if isinstance(content, Mapping):
         return [WrittenMessage(one) for one in contents.read(content, field)]
-    if isinstance(content, Readable):
-        return [Log(content)]
+    if isinstance(content, Readable | Elsewhere):
+        return [Log(contents.readable(content))]
     if isinstance(content, Recipe):
         bound.append(content)
         return _steps_of(content, field)
@@ -108,4 +118,5 @@ def _role_of(parts: Sequence[object]) -> Role:
 
 def twins(value: object) -> tuple[str, ...]:
     """Return what to do with a session of the blocking door."""
-    return ("from acms.sync import Prompt",) if isinstance(getattr(value, "inner", None), Readable) else ()
+    inner = getattr(value, "inner", None)
+    return ("from acms.sync import Prompt",) if isinstance(inner, Readable | Elsewhere) else ()

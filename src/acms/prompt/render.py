@@ -207,8 +207,11 @@ async def render(
         raise ValidationError(
             f"must be a Rendered or its manifest, not {type(after).__name__}", field="after"
         )
-    work = _Render(codec, budget, tools, listeners)
     earlier = after.outline if isinstance(after, Rendered) else after
+    if (home := content.home(steps)) is not None:
+        rendered: Rendered = await home.render(steps, codec, budget, tools=tools, after=earlier)
+        return rendered
+    work = _Render(codec, budget, tools, listeners)
     with render_span(codec=codec.name, model=codec.model, budget=budget) as span:
         try:
             return await work.run(steps, read, earlier, span)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from acms.errors import ValidationError
 from acms.log import foreign, validation
@@ -105,6 +105,26 @@ class Readable(Protocol):
         relevant_only: bool = False,
     ) -> ContextItems:
         """Return what the model should see for a query."""
+        ...
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """A session at a service, which renders the prompts that read it."""
+
+    @property
+    def session_id(self) -> str:
+        """The caller's name for the conversation."""
+        ...
+
+    @property
+    def ends_at(self) -> int | str | None:
+        """The version at which it ends, or its tag; None for a session, which goes on."""
+        ...
+
+    @property
+    def home(self) -> Any:
+        """What asks the service to render a prompt; the same for all sessions of one client."""
         ...
 
 
@@ -389,6 +409,35 @@ def atoms(units: Sequence[Unit[Entry]], counter: str) -> list[Atom]:
         )
     found.reverse()
     return found
+
+
+def readable(session: Readable | Elsewhere) -> Readable:
+    """Return what stands in the steps for a session; one at a service is read there, never here."""
+    return cast("Readable", session)
+
+
+def home(steps: Sequence[Step]) -> Any:
+    """Return what renders some steps: the service of their sessions; None when all of it is read in this process."""
+    found = set(map(_home, _sessions(steps)))
+    if len(found) > 1:
+        raise ValidationError(
+            "reads sessions of this process and of a service, or of two: one place must render it",
+            field="prompt",
+            options=("take all sessions from one Client", "recall(…) first, and add the items as messages"),
+        )
+    return next(iter(found), None)
+
+
+def _home(session: Readable) -> Any:
+    return session.home if isinstance(session, Elsewhere) else None
+
+
+def _sessions(steps: Sequence[Step]) -> Iterator[Readable]:
+    for step in steps:
+        if isinstance(step, Log | Recalling):
+            yield step.session
+        elif isinstance(step, Shrinking | SummarisedContent):
+            yield from _sessions(step.steps)
 
 
 # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -37,6 +37,10 @@ _FIELDS: Mapping[bytes, bytes] = {
     b"x-frame-options": b"DENY",
 }
 """What every answer tells a browser that should never have come here."""
+_SINGLE = frozenset(
+    (b"authorization", b"content-type", b"host", b"idempotency-key", b"if-match", b"origin", b"x-request-id")
+)
+"""Header fields of a request that say one thing only."""
 
 
 class Exchange:
@@ -74,6 +78,16 @@ class Exchange:
             await send(message)
 
         return complete
+
+
+def _once(scope: Scope) -> None:
+    """Raise `ValidationError` for a request that whoever stands before this service may have read in another way."""
+    names = [name for name, _ in scope["headers"] if name in _SINGLE]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValidationError("is given twice", field=twice.decode("latin-1"))
+    if b"host" not in names and scope.get("http_version") == "1.1":
+        raise ValidationError("is required", field="host", options=("name the service in a Host field",))
 
 
 def slashes(scope: Scope) -> bool:
@@ -130,6 +144,7 @@ class RequestMiddleware:
         """Let in who may call at all, and answer a problem when something goes wrong."""
         exchange: Exchange = scope[EXCHANGE]
         try:
+            _once(scope)
             exchange.fields.update(self._service.gate.visit(scope["method"], exchange.headers))
             if scope["method"] == "OPTIONS" and "access-control-request-method" in exchange.headers:
                 await Response(status_code=204)(scope, receive, send)

@@ -58,7 +58,7 @@ class Service:
         elif not await self.keys.any():
             raise ConfigurationError(
                 "a key is required, and none was ever made: acms keys create --tenant NAME",
-                options=("App.keys.create(tenant), before it starts", "auth='off' on this machine"),
+                options=("acms keys create --tenant NAME, then serve", "acms serve --host 127.0.0.1"),
             )
         if self.config.works:
             self._looking = asyncio.create_task(self._look(), name="acms-server-jobs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from acms.server.operation import Body, Operation, Query
 __all__ = ["body", "named_on_wire", "parameters", "written"]
 
 _encode = pydantic.TypeAdapter(Any).dump_json  # four times as fast as json
+_WHOLE = re.compile(r"-?[0-9]+")
 _OPAQUE = frozenset({"metadata", "arguments", "payload", "settings", "data", "value"})
 """Names whose value is somebody else's: the names in it are left as they are."""
 
@@ -41,7 +43,9 @@ def body(operation: Operation, data: bytes) -> Any:
         if not isinstance(found, dict):
             raise ValidationError("must be a JSON object", field="body")
         return cast("dict[str, Json]", found)
-    return _checked(kind, data)
+    made = _checked(kind, data)
+    _parsed(data)  # of a name that stands twice pydantic would take the last one
+    return made
 
 
 def _checked(kind: type[Body], data: bytes) -> Body:
@@ -70,10 +74,15 @@ def parameters(operation: Operation, given: Sequence[tuple[str, str]]) -> Query 
             raise ValidationError("is no parameter of this operation", field=name[:64])
         return None
     try:
-        return operation.query.model_validate(values)
+        found = operation.query.model_validate(values)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise _refused(first["loc"], first["type"], first["msg"], "query") from None
+    for name, field in operation.query.model_fields.items():
+        written, value = values.get(field.alias or name), getattr(found, name)
+        if written is not None and type(value) is int and not _WHOLE.fullmatch(written):  # 1_000, +1, 1.0
+            raise ValidationError("must be a whole number, in digits", field=field.alias or name)
+    return found
 
 
 def _refused(at: tuple[int | str, ...], kind: str, said: str, where: str) -> ValidationError:
@@ -107,8 +116,16 @@ def named_on_wire(error: ValidationError) -> ValidationError:
 
 def _json(data: bytes) -> Json:
     """Read JSON strictly: no NaN, no name twice, no lone surrogate; `ValidationError` says what and where."""
+    found = _parsed(data)
+    for field, text in _texts(found):
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise ValidationError("holds half a character (a lone surrogate)", field=field)
+    return found
+
+
+def _parsed(data: bytes) -> Json:
     try:
-        found = json.loads(data, parse_constant=_no_constant, object_pairs_hook=_once)
+        return json.loads(data, parse_constant=_no_constant, object_pairs_hook=_once)
     except ValidationError:
         raise
     except RecursionError:
@@ -118,10 +135,6 @@ def _json(data: bytes) -> Json:
             f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else "bad text"
         )
         raise ValidationError(f"is not valid JSON: {said}", field="body") from None
-    for field, text in _texts(found):
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise ValidationError("holds half a character (a lone surrogate)", field=field)
-    return found
 
 
 def _no_constant(name: str) -> Json:

@@ -69,7 +69,7 @@ async def sessions(
     """
     query = ContextQuery(
         namespace=None if namespace is None else validation.name(namespace, "namespace"),
-        where=_settings(where),
+        where=held(where),
         spoken=True,
         after=after if after is None else validation.name(after, "after"),
         limit=validation.whole(limit, "limit", least=1, most=validation.PAGE),
@@ -92,7 +92,7 @@ async def _head(storage: StorageBackend, context: str) -> Head | None:
         return None
 
 
-def _settings(where: Mapping[str, Any] | None) -> Mapping[str, Json]:
+def held(where: Mapping[str, Any] | None) -> Mapping[str, Json]:
     """Return what the settings of a session must hold to be listed."""
     if where is None:
         return EMPTY

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from acms.errors import ValidationError
+from acms.model import Json
 from acms.prompt_types import (
     CacheRates,
     Changed,
@@ -58,11 +60,25 @@ NAMED = {
 """Formats by name: the class, and the model when none is given."""
 
 
-def named(name: str, model: str | None = None) -> Codec:
-    """Return a format by its name, for a model; `ValidationError` when there is none with that name."""
+def named(
+    name: str,
+    model: str | None = None,
+    *,
+    max_tokens: int | None = None,
+    calibrated: Mapping[str, Json] | None = None,
+) -> Codec:
+    """Return a format by its name, for a model; `ValidationError` when there is none with that name.
+
+    `max_tokens` is for a format that states it; `calibrated` is what a `Calibration` had learnt, its state.
+    """
     short = name.removesuffix("-messages")  # as the codec calls itself
     if short not in NAMED:
         raise ValidationError(f"{name!r} is not one of {', '.join(NAMED)}", field="codec")
     made, usual = NAMED[short]
-    found: Codec = __getattr__(made)(usual if model is None else model)
-    return found
+    given = {} if max_tokens is None else {"max_tokens": max_tokens}
+    if given and short != "anthropic":
+        raise ValidationError(f"{name} does not state it", field="max_tokens")
+    found: Any = __getattr__(made)(usual if model is None else model, **given)
+    if calibrated is not None:
+        found.calibration.restore(calibrated)
+    return cast("Codec", found)

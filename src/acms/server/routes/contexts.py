@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from pydantic import Field
 from acms.errors import NotFoundError, SessionNotFoundError, ValidationError
 from acms.log import policy as policy_levels
 from acms.log import validation
-from acms.log.policy import POLICY, CompactionPolicy, changed
+from acms.log.policy import POLICY, PRIVATE, CompactionPolicy, changed
 from acms.log.read import PROFILE
 from acms.model import Context, ContextDraft, ContextQuery, Head, Json
 from acms.nouns import write
@@ -24,6 +25,8 @@ from acms.server import replies
 from acms.server.operation import Body, Call, Operations, Query, Reply, Scope
 from acms.server.replies import many, single
 from acms.server.tenants import OWN, Tenant
+from acms.server.versions import Name
+from acms.storage.sessions import described, held, info
 
 __all__ = [
     "ContextDetails",
@@ -38,7 +41,6 @@ __all__ = [
 
 operations = Operations("contexts")
 
-_NAME, _METADATA = "name", "metadata"
 _ID = re.compile(r"c_[0-9a-z]{16}")
 _INNER = (validation.NAMESPACE, PROFILE)
 """Keys of what a namespace keeps for itself: settings and facts, no conversation."""
@@ -67,6 +69,8 @@ class ContextBody(Body):
     """A context to be created."""
 
     name: Annotated[str, Field(max_length=255)] | None = None
+    #: What it is listed by.
+    labels: list[str] | None = None
     key: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     namespace: Annotated[str, Field(min_length=1, max_length=255)] = "default"
     metadata: dict[str, Any] | None = None
@@ -78,6 +82,8 @@ class ContextDetails(ContextInfo):
     """One conversation's log."""
 
     policy_config: Mapping[str, Json]
+    #: Whether what is said in it is kept from the other contexts of its namespace.
+    private: bool
 
 
 class ListPage(Query):
@@ -94,13 +100,21 @@ class ListContexts(ListPage):
     namespace: str | None = None
     key: str | None = None
     parent: str | None = None
+    #: Only those that have this label, or this name.
+    label: Name | None = None
+    name: Name | None = None
+    #: A JSON object: only those that have all it names, a `label` or a list of them, a `name`, values of `metadata`.
+    where: str | None = None
 
 
 class ChangeBody(Body):
     """What to change about a context; what is left out stays, null removes."""
 
     name: Annotated[str, Field(max_length=255)] | None = None
+    labels: list[str] | None = None
     metadata: dict[str, Any] | None = None
+    #: Whether what is said in it is kept from the other contexts of its namespace.
+    private: bool = False
 
 
 def etag(head: Head) -> dict[str, str]:
@@ -112,23 +126,12 @@ def context_json(context: Context, head: Head) -> dict[str, Json]:
     """Write a context."""
     settings = context.settings
     policy: Mapping[str, Json] = settings.get(POLICY, {})
+    found = info(context, head)
     return write(
         ContextDetails(
-            id=context.id,
-            key=context.key,
-            namespace=context.namespace,
-            name=settings.get(_NAME),
-            metadata=settings.get(_METADATA, {}),
-            parent_id=context.parent,
-            fork_version=context.fork,
-            message_count=head.messages,
-            total_tokens=head.tokens,
-            latest_version=head.version,
-            last_message_id=head.last_message,
-            counter=context.counter,
+            **{one.name: getattr(found, one.name) for one in fields(found)},
             policy_config=CompactionPolicy().to_json() | dict(policy),
-            created_at=context.created_at,
-            deleted_at=context.deleted_at,
+            private=bool(settings.get(PRIVATE)),
         )
     )
 
@@ -153,11 +156,8 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
     namespace = validation.name(body.namespace, "namespace")
     if namespace == OWN:
         raise ValidationError(f"{OWN!r} is reserved", field="namespace")
-    settings: dict[str, Json] = {}
-    if body.name is not None:
-        settings[_NAME] = validation.text(body.name, "name")
-    if body.metadata:
-        settings[_METADATA] = dict(validation.metadata(body.metadata))
+    about = described(body.name, body.labels, body.metadata)
+    settings = {name: value for name, value in about.items() if value is not None}
     if body.policy_config is not None:
         try:
             policy = changed({}, body.policy_config.given())
@@ -214,7 +214,7 @@ async def get_context(call: Call[None, None]) -> Reply:
 async def list_contexts(call: Call[ListContexts, None]) -> Reply:
     """List contexts, newest first.
 
-    `namespace`, `parent` and `key` choose; pass `nextCursor` as `cursor` for the next page.
+    `namespace`, `parent`, `key`, `label`, `name` and `where` choose; pass `nextCursor` as `cursor` for the next page.
     """
     query = call.query
     if query.key is None:
@@ -222,6 +222,7 @@ async def list_contexts(call: Call[ListContexts, None]) -> Reply:
             call.tenant,
             namespace=query.namespace,
             parent=query.parent,
+            where=_where(query),
             cursor=query.cursor,
             limit=query.limit,
         )
@@ -238,17 +239,32 @@ async def listed(
     *,
     namespace: str | None = None,
     parent: str | None = None,
+    where: Mapping[str, Any] | None = None,
     cursor: str | None = None,
     limit: int,
 ) -> Reply:
     """Answer with a page of contexts, newest first."""
-    query = ContextQuery(namespace=namespace, parent=parent, after=cursor, limit=limit)
+    query = ContextQuery(
+        namespace=namespace, parent=parent, where=held(where), spoken=True, after=cursor, limit=limit
+    )
     try:
         page = await tenant.handle.contexts(query)
     except SessionNotFoundError:
         raise ValidationError("is no cursor of this list", field="cursor") from None
-    items = [one for one in page.items if one.namespace != OWN and one.key not in _INNER]
+    items = [one for one in page.items if one.namespace != OWN]
     return await _page(tenant, items, page.next_after)
+
+
+def _where(query: ListContexts) -> dict[str, Any]:
+    """Return what the contexts of a list must have."""
+    try:
+        found = json.loads(query.where or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValidationError("must be a JSON object", field="where", options=('where={"label":"support"}',))
+    given = {"label": query.label, "name": query.name}
+    return {**found, **{name: value for name, value in given.items() if value is not None}}
 
 
 async def _page(tenant: Tenant, items: Sequence[Context], after: str | None) -> Reply:
@@ -266,14 +282,14 @@ async def _page(tenant: Tenant, items: Sequence[Context], after: str | None) -> 
     example={"name": "Orders migration"},
 )
 async def change_context(call: Call[None, ChangeBody]) -> Reply:
-    """Change the name or the metadata of a context, which stand outside its log."""
+    """Change what a context is called and listed by, and whether it is private: that stands outside its log."""
     tenant, body = call.tenant, call.body
     context = await tenant.context(call.path["context_id"])
-    change: dict[str, Json] = {}
-    if _NAME in body.model_fields_set:
-        change[_NAME] = None if body.name is None else validation.text(body.name, "name")
-    if _METADATA in body.model_fields_set:
-        change[_METADATA] = dict(validation.metadata(body.metadata)) or None
+    given = body.model_fields_set
+    change: dict[str, Json] = {name: None for name in given if name != PRIVATE}
+    change |= described(body.name, body.labels, body.metadata)
+    if PRIVATE in given:
+        change[PRIVATE] = True if body.private else None
     changed_context = await policy_levels.update(tenant.handle, context.id, lambda _: change)
     return await one_context(tenant, changed_context)
 

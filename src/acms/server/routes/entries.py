@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from acms.results import Erasure
 from acms.server.operation import Body, Call, Operations, Query, Reply, Scope
 from acms.server.replies import show, single
 from acms.server.routes.compaction import Rewrite
-from acms.server.versions import Place, placed
+from acms.server.versions import Place, Version, placed, view_at
 
 __all__ = ["operations"]
 
@@ -52,6 +53,37 @@ async def get_entry(call: Call[Place, None]) -> Reply:
     needed, is verbatim.
     """
     return Reply(body={"data": await _whole_entry(call, call.path["entry_id"], call.query)})
+
+
+class KeysBody(Body):
+    """Entries whose keys are asked for."""
+
+    ids: Annotated[list[str], Field(max_length=10_000)]
+    #: Look at the log as it was at a version, right after a message, or at a tag.
+    at_version: Version | None = None
+    at_message: Version | None = None
+    at_tag: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """What the caller called entries, by their ids; those without a name are left out."""
+
+    keys: Mapping[str, str]
+
+
+@operations(
+    "POST",
+    f"{_CONTEXT}/keys",
+    scope=Scope.READ,
+    body=KeysBody,
+    reply=single(Keys),
+    writes=False,
+    example={"ids": ["m_0123456789abcdef_1_abcdef"]},
+)
+async def find_keys(call: Call[None, KeysBody]) -> Reply:
+    """Return the caller's keys of entries by id; of an edit that of the message it edits."""
+    return show(Keys(keys=await (await view_at(call, call.body)).keys(call.body.ids)))
 
 
 class ReplaceBody(Body):

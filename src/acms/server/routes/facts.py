@@ -8,10 +8,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from acms.knowledge import Fact
+from acms.log import validation
 from acms.model import Job
+from acms.nouns import write
 from acms.results import Episode
 from acms.server.operation import Body, Call, Operations, Reply, Scope
-from acms.server.replies import many, paged, show, single
+from acms.server.replies import listed, many, paged, show, single
 from acms.server.routes.jobs import asked
 from acms.server.versions import Place, view_at
 
@@ -32,6 +34,9 @@ class ListFacts(Place):
     history: bool = False
     #: Those of this conversation, or of the profile of its namespace.
     scope: Literal["session", "namespace"] = "session"
+    #: What was known at a version or at a time, and what was so at a moment; times are RFC 3339.
+    as_of: str | None = None
+    valid_at: str | None = None
     #: A version: those after it are listed.
     cursor: Annotated[int, Field(ge=0)] = 0
     limit: Annotated[int, Field(ge=1, le=500)] = 100
@@ -46,15 +51,72 @@ async def list_facts(call: Call[ListFacts, None]) -> Reply:
     """
     query = call.query
     session = await view_at(call, query)
+    as_of = query.as_of
+    numbered = as_of is not None and as_of.isascii() and as_of.isdecimal() and len(as_of) < 19
     found = await session.facts(
         subject=query.subject,
         attribute=query.attribute,
         fact_type=query.fact_type,
         history=query.history,
         scope=query.scope,
+        as_of=None if as_of is None else int(as_of) if numbered else validation.moment(as_of, "as_of"),
+        valid_at=None if query.valid_at is None else validation.moment(query.valid_at, "valid_at"),
     )
     found = sorted([one for one in found if one.version > query.cursor], key=lambda one: one.version)
     return paged(found, query.limit, lambda one: one.version)
+
+
+class StateBody(Body):
+    """A fact that is stated."""
+
+    subject: str
+    attribute: str
+    value: str
+    #: Other names of the subject.
+    names: Annotated[list[str], Field(default_factory=list[str])]
+    #: From when and until before when it is so: dates, or times as of RFC 3339.
+    valid_from: str | None = None
+    valid_to: str | None = None
+    #: Ids or keys of the messages it comes from.
+    sources: Annotated[list[str], Field(default_factory=list[str])]
+    #: Whether it takes the place of what is known about the subject and the attribute, or is added.
+    cardinality: Literal["one", "many"] = "one"
+
+
+@operations(
+    "POST",
+    f"{_CONTEXT}/facts",
+    scope=Scope.MEMORY_WRITE,
+    body=StateBody,
+    reply=single(Fact),
+    example={"subject": "orders service", "attribute": "database", "value": "PostgreSQL 18"},
+)
+async def state_fact(call: Call[None, StateBody]) -> Reply:
+    """Write a fact without a reflector; one that says just that already is answered as it is."""
+    session = await call.tenant.session(call.path["context_id"])
+    return show(await session.state(**{name: getattr(call.body, name) for name in StateBody.model_fields}))
+
+
+class UnstateBody(Body):
+    """What is no longer known."""
+
+    subject: str
+    attribute: str
+
+
+@operations(
+    "POST",
+    f"{_CONTEXT}/facts/withdraw",
+    scope=Scope.MEMORY_WRITE,
+    body=UnstateBody,
+    reply=many(Fact, int),
+    example={"subject": "orders service", "attribute": "database"},
+)
+async def unstate_facts(call: Call[None, UnstateBody]) -> Reply:
+    """Withdraw what is known about a subject and an attribute; the answer lists it, and nothing comes back for it."""
+    session = await call.tenant.session(call.path["context_id"])
+    found = await session.unstate(call.body.subject, call.body.attribute)
+    return listed([write(one) for one in found], None)
 
 
 class ListEpisodes(Place):

@@ -49,7 +49,7 @@ def _part_body(type: str, kind: Any) -> Any:
     return create_model(f"{kind.__name__}Body", __base__=Body, __doc__=kind.__doc__, **said)
 
 
-def _part(sent: Any) -> Part:
+def read_part(sent: Any) -> Part:
     """Return the part of a message that was sent."""
     given: Any = PARTS[sent.type]
     return given(**{one.name: getattr(sent, f"{one.name}_") for one in fields(given)})
@@ -271,7 +271,7 @@ def _draft(index: int, one: MessageBody | dict[str, Any], most: int, now: dateti
         if one.model is not None:
             draft["metadata"] = {**(draft.get("metadata") or {}), "model": one.model}
         if one.parts:
-            draft["parts"] = [_part(sent) for sent in one.parts]
+            draft["parts"] = [read_part(sent) for sent in one.parts]
             size += len(wire.written([write_part(part) for part in draft["parts"]]))
         if one.tool_calls:
             draft["tool_calls"] = calls = [call.model_dump(exclude_none=True) for call in one.tool_calls]

@@ -9,18 +9,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from acms.errors import ValidationError
 from acms.nouns import WHEN_GIVEN
 from acms.plan.nodes import Step
 from acms.ports import Codec
 from acms.prompt.builder import Prompt, Rendered
 from acms.prompt.manifest import Manifest
-from acms.prompt_types import CachePrediction, Count
+from acms.prompt_types import CachePrediction, Count, Use
 from acms.providers import codecs
 from acms.results import Verdict
 from acms.server.operation import Body, Call, Operations, Reply, Scope
 from acms.server.replies import show, single
+from acms.server.routes.prompt_steps import StepBody, composed
 from acms.server.routes.recall import Budget, Excluded, within
 from acms.server.versions import Version, view_at
+from acms.view import View
 
 __all__ = ["operations"]
 
@@ -69,6 +72,12 @@ class PromptBody(Body):
     user: Words | None = None
     #: Functions the model may call: `{name, description, parameters, strict}`, or as chat completions have them.
     tools: Annotated[list[dict[str, Any]], Field(max_length=1000, default_factory=list[dict[str, Any]])]
+    #: In place of all of these but the tools: whatever the library's `Prompt` is made of, in order.
+    steps: Annotated[list[StepBody], Field(max_length=1000)] | None = None
+    #: What the codec is told beside the model: the most tokens of an answer, where the format has to say it, and what
+    #: was learnt about its counts.
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    calibration: dict[str, Any] | None = None
     #: The `manifest` of an earlier prompt: what of it the provider has cached is predicted.
     after: dict[str, Any] | None = None
     #: Say of everything why it is in the prompt or not.
@@ -90,6 +99,12 @@ class RenderedPrompt:
     tokens: Count
     budget: int
     cache: CachePrediction
+    #: What its tokens are used for.
+    use: Use
+    #: Of each message of the payload: the entries that it shows, in order.
+    sources: list[tuple[str, ...]]
+    #: Candidates that are not shown.
+    omitted: int
     #: What was done to make it fit, in order.
     steps: Sequence[Step]
     warnings: tuple[str, ...]
@@ -101,8 +116,14 @@ class RenderedPrompt:
 
 
 @lru_cache(maxsize=64)
-def _codec(name: str, model: str | None) -> Codec:
+def _usual(name: str, model: str | None) -> Codec:
     return codecs.named(name, model)
+
+
+def _codec(body: PromptBody) -> Codec:
+    if body.max_tokens is None and body.calibration is None:
+        return _usual(body.codec, body.model)
+    return codecs.named(body.codec, body.model, max_tokens=body.max_tokens, calibrated=body.calibration)
 
 
 @operations(
@@ -132,8 +153,27 @@ async def render_prompt(call: Call[None, PromptBody]) -> Reply:
     body = call.body
     within(body.budget, call.config.limits, "budget")
     after = None if body.after is None else Manifest.from_json(body.after)
-    session = await view_at(call, body)
-    made = Prompt(_codec(body.codec, body.model))
+    made = Prompt(_codec(body))
+    if body.steps is None:
+        made = _simple(call, made, await view_at(call, body))
+    elif others := body.model_fields_set & _SIMPLE:
+        raise ValidationError("says it beside the steps", field=min(others), options=("make a step of it",))
+    else:
+        made = await composed(call, made, body.steps)
+    if body.tools:
+        made = made.tools(body.tools)
+    rendered = await made.render(budget=body.budget, after=after, on_event=call.app.metrics.event)
+    return show(_prompt(rendered, body.budget, ledger=body.ledger))
+
+
+_SIMPLE = frozenset(
+    "system developer pins history last cache_hint recall user at_version at_message at_tag".split()
+)
+
+
+def _simple(call: Call[None, PromptBody], made: Prompt, session: View) -> Prompt:
+    """Return the prompt of a request that has no steps."""
+    body = call.body
     if body.system is not None:
         made = made.system(body.system)
     if body.developer is not None:
@@ -159,10 +199,7 @@ async def render_prompt(call: Call[None, PromptBody]) -> Reply:
         )
     if body.user is not None:
         made = made.user(body.user)
-    if body.tools:
-        made = made.tools(body.tools)
-    rendered = await made.render(budget=body.budget, after=after, on_event=call.app.metrics.event)
-    return show(_prompt(rendered, body.budget, ledger=body.ledger))
+    return made
 
 
 def _prompt(found: Rendered, budget: int, *, ledger: bool) -> RenderedPrompt:
@@ -173,6 +210,9 @@ def _prompt(found: Rendered, budget: int, *, ledger: bool) -> RenderedPrompt:
         tokens=found.tokens,
         budget=budget,
         cache=found.cache,
+        use=found.use,
+        sources=[one.sources for one in found.messages],
+        omitted=found.ledger.omitted,
         steps=found.steps,
         warnings=found.warnings,
         manifest=(found.manifest if ledger else found.outline).to_json(),

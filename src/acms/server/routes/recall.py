@@ -31,7 +31,9 @@ class RecallBody(Body):
     """What to recall."""
 
     query: str
-    #: Tokens of all items together, a hard limit; 4000 unless the service is told otherwise.
+    #: Tokens of all items together, a hard limit; 4000 unless the service is told otherwise. `tokenBudget` is another
+    #: name of it.
+    budget: Budget | None = None
     token_budget: Budget | None = None
     include_current_episode: bool = True
     #: In [0, 1]: what answers less well is left out.
@@ -40,6 +42,11 @@ class RecallBody(Body):
     exclude: Excluded
     #: Whether other contexts of the namespace are asked too.
     scope: Literal["session", "namespace"] = "session"
+    #: Only what has all it names: `role`, `actor`, `marker` and `session` (one or several), `after`, `before`, and
+    #: `metadata`, an object of what was noted.
+    where: dict[str, Any] | None = None
+    #: Items, at most; the best by rank.
+    limit: Annotated[int, Field(ge=1)] | None = None
     #: Also show what a newer fact has replaced.
     include_superseded: bool = False
     #: The current episode has no part of its own: its messages compete like all others.
@@ -126,14 +133,20 @@ async def recall(call: Call[None, RecallBody]) -> Reply:
     """
     body = call.body
     within(body.token_budget, call.config.limits, "tokenBudget")
+    within(body.budget, call.config.limits, "budget")
+    if body.budget is not None and body.token_budget is not None:
+        raise ValidationError("is another name of budget: give one of them", field="tokenBudget")
     session = await view_at(call, body)
     found = await session.recall(
         body.query,
+        budget=body.budget,
         token_budget=body.token_budget,
         include_current_episode=body.include_current_episode,
         min_relevance=body.min_relevance,
         exclude=body.exclude,
         scope=body.scope,
+        where=body.where,
+        limit=body.limit,
         include_superseded=body.include_superseded,
         relevant_only=body.relevant_only,
     )

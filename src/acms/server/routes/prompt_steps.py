@@ -1,0 +1,149 @@
+"""The steps of a prompt as JSON: what `Prompt` of the library has as methods, by the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field
+
+from acms.model import Role
+from acms.prompt.builder import Prompt
+from acms.prompt_types import PromptMessage
+from acms.server.operation import Body, Call
+from acms.server.routes.messages import PartBody, read_part
+from acms.server.versions import Version, placed
+from acms.view import View
+
+__all__ = ["StepBody", "composed"]
+
+Priority: TypeAlias = Annotated[int, Field(ge=0, le=1_000_000)]
+Tokens: TypeAlias = Annotated[int, Field(ge=0)]
+
+
+class SessionPart(Body):
+    """A log, at its head or as it was; that of the path unless it is named."""
+
+    context_id: str | None = None
+    at_version: Version | None = None
+    at_message: Version | None = None
+    at_tag: str | None = None
+
+
+class MessageStep(Body):
+    """A message as it is written."""
+
+    type: Literal["message"]
+    role: Role
+    parts: list[PartBody]
+    name: str | None = None
+
+
+class SessionStep(Body):
+    """All that is in force in a log."""
+
+    type: Literal["session"]
+    session: SessionPart = SessionPart()
+
+
+class ContentStep(Body):
+    """A content with a way to make it smaller."""
+
+    type: Literal["history", "last", "truncate", "omit", "section"]
+    #: The lowest gives way last; of a section: whether it is cut as a whole.
+    priority: Priority | None = None
+    content: list[StepBody]
+    #: Messages, of `last`.
+    n: Annotated[int, Field(ge=1)] | None = None
+    #: Of `truncate`: its cap, and the end that stays.
+    tokens: Tokens | None = None
+    keep: Literal["start", "end"] = "end"
+    #: Of a section: what it is called, and what it may take up.
+    name: str = ""
+    floor: Tokens = 0
+    ceiling: Tokens | None = None
+    share: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class RecallStep(Body):
+    """What a log says about a query."""
+
+    type: Literal["recall"]
+    session: SessionPart = SessionPart()
+    query: str
+    tokens: Tokens | None = None
+    priority: Priority
+    keep: Literal["turns", "turn"] = "turns"
+    in_place: bool = False
+    min_relevance: Annotated[float, Field(ge=0, le=1)] = 0.0
+    exclude: Annotated[list[str], Field(max_length=10_000, default_factory=list[str])]
+    scope: Literal["session", "namespace"] = "session"
+    include_superseded: bool = False
+
+
+class HintStep(Body):
+    """The end of a prefix that the provider is asked to cache."""
+
+    type: Literal["cacheHint"]
+    id: str
+    version: str = ""
+    ttl: Annotated[int, Field(ge=1)] | None = None
+
+
+StepBody: TypeAlias = Annotated[
+    MessageStep | SessionStep | ContentStep | RecallStep | HintStep, Field(discriminator="type")
+]
+ContentStep.model_rebuild()
+
+
+async def composed(call: Call[None, Any], made: Prompt, steps: Sequence[StepBody]) -> Prompt:
+    """Return a prompt with more steps; `ValidationError` for what `Prompt` refuses."""
+    for step in steps:
+        match step:
+            case MessageStep():
+                parts = tuple([read_part(one) for one in step.parts])
+                made = made.raw(PromptMessage(role=step.role, parts=parts, name=step.name))
+            case SessionStep():
+                made = made.add(await _log(call, step.session))
+            case ContentStep():
+                made = _shrinking(made, step, await composed(call, Prompt(), step.content))
+            case RecallStep():
+                made = made.recall(
+                    await _log(call, step.session),
+                    step.query,
+                    tokens=step.tokens,
+                    priority=step.priority,
+                    keep=step.keep,
+                    in_place=step.in_place,
+                    min_relevance=step.min_relevance,
+                    exclude=step.exclude,
+                    scope=step.scope,
+                    include_superseded=step.include_superseded,
+                )
+            case HintStep():
+                made = made.cache_hint(id=step.id, version=step.version, ttl=step.ttl)
+    return made
+
+
+def _shrinking(made: Prompt, step: ContentStep, content: Prompt) -> Prompt:
+    given: dict[str, Any] = {} if step.priority is None else {"priority": step.priority}
+    match step.type:
+        case "history":
+            return made.history(content, **given)
+        case "last":
+            return made.last(content, 1 if step.n is None else step.n, **given)
+        case "truncate":
+            return made.truncate(content, step.tokens or 0, keep=step.keep, **given)
+        case "omit":
+            return made.omit(content, **given)
+        case "section":
+            return made.section(
+                step.name, content, floor=step.floor, ceiling=step.ceiling, share=step.share, **given
+            )
+
+
+async def _log(call: Call[None, Any], part: SessionPart) -> View:
+    context = part.context_id or call.path["context_id"]
+    session = await call.tenant.session(context)
+    version = await placed(session, context, part.at_version, part.at_message, part.at_tag)
+    return session if version is None else session.at(version)
