@@ -30,6 +30,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 # A test that ranks by meaning names its embedder; all others rank by words, also in processes they start.
 os.environ["ACMS_EMBEDDER"] = "none"
+os.environ.pop("COLUMNS", None)  # workers of a parallel run have a terminal's; a pipe has none
 
 
 def pytest_collection_finish() -> None:

@@ -121,7 +121,6 @@ def test_the_guide_shows_every_command(command: str) -> None:
         ("history", "s", "--limit", "0"),
         ("window", "s", "--colour"),
         ("import", "/absent/file.json"),
-        ("import", "-"),
     ],
 )
 def test_wrong_usage_leaves_with_2(arguments: tuple[str, ...]) -> None:
@@ -197,7 +196,7 @@ def test_a_missing_extra_is_named(missing: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("error MISSING_EXTRA:")
-    assert "try: pip install '.[cli]', in a checkout" in done.stderr
+    assert "pip install '.[cli]' in a checkout" in done.stderr
     done = subprocess.run([sys.executable, "-c", code, "--json"], capture_output=True, text=True)
     assert json.loads(done.stderr)["error"]["code"] == "MISSING_EXTRA"
 
@@ -424,12 +423,12 @@ def test_hints_are_in_the_words_of_a_shell(demo: str) -> None:
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_recall_with_an_embedder(db: str) -> None:
     run("add", "u", "user", "The cat is called Minou.", "--db", db)
-    run("reindex", "u", "--embedder", "auto", "--db", db)
+    run("reindex", "u", "--embedder", "local", "--db", db)
     asked = ("recall", "u", "pet", "--db", db, "--embedder")
     assert call(*asked, "none")["tier"] == "words"
-    assert call(*asked, "local")["tier"] == call(*asked, "auto")["tier"] != "words"
+    assert call(*asked, "local")["tier"] != "words"
     run(*asked, "http://127.0.0.1:9/v1", code=2)
-    told = run(*asked, "nonsense", code=1).stderr
+    told = run(*asked, "nonsense", code=2).stderr
     assert "there is no embedder 'nonsense', only http, local, openai" in told
 
 
@@ -706,7 +705,7 @@ def test_demo_is_plain_when_piped(tmp_path: Path) -> None:
         "window demo --budget 300",
         "Failed: the migration",
         "left out",
-        "Episodes",
+        "acms episodes demo",
         "takes v18 back",
         "Go on",
     ):

@@ -267,7 +267,7 @@ async def test_a_question_that_makes_no_sense_is_refused(storage: Storage) -> No
             assert (await session.get_session_stats()).version == 1, number
 
 
-@pytest.mark.parametrize("version", [-1, 1.5, "1", None, True])
+@pytest.mark.parametrize("version", [-1, 1.5, None, True])
 def test_a_version_is_a_whole_number(version: Any) -> None:
     with pytest.raises(ValidationError) as caught:
         session_on(MemoryStorage()).at(version)

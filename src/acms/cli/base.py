@@ -19,7 +19,13 @@ from typer.core import TyperGroup
 from acms.branches import forks
 from acms.cli import render
 from acms.config import ACMSConfig
-from acms.errors import ACMSError, SessionNotFoundError, StorageError
+from acms.errors import (
+    ACMSError,
+    ConfigurationError,
+    MissingExtraError,
+    SessionNotFoundError,
+    StorageError,
+)
 from acms.model import Context, ContextQuery
 from acms.observability.events import Event
 from acms.ports import Embedder, Handle, Reflector, StorageBackend
@@ -364,7 +370,12 @@ def embedder(choice: str | None = None) -> Embedder | Literal["auto"] | None:
         return None
     address, _, model = name.partition("#")
     if "://" not in address:
-        return registry.create("embedder", name)
+        try:
+            return registry.create("embedder", name)
+        except MissingExtraError:
+            raise
+        except ConfigurationError as error:
+            raise typer.BadParameter(str(error), param_hint="--embedder") from error
     model, _, size = model.partition("@")
     if not model or not (size or "0").isdecimal():
         raise typer.BadParameter(

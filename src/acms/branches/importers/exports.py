@@ -71,7 +71,9 @@ def _export(format: str, found: Iterator[Conversation], name: str) -> Export:
             f"is no {format} export: {type(error).__name__}: {error}", field=name
         ) from error
     if not held:
-        raise ValidationError(f"holds no conversation of {format}", field=name, options=("--format chat",))
+        raise ValidationError(
+            f"holds no conversation of {format}", field=name, options=("import it as chat",)
+        )
     return Export(format=format, conversations=held)
 
 
