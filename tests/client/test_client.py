@@ -216,7 +216,7 @@ async def told(session: Session) -> list[Any]:
             return None  # every append of the client has one
         if isinstance(value, type):
             return value
-        if isinstance(value, datetime | bytes) or field in ("chain_hash", "salt"):
+        if isinstance(value, datetime | bytes) or field in ("chain_hash", "salt", "said"):
             return type(value).__name__
         if field == "durability":
             return ""  # the store's
