@@ -216,12 +216,14 @@ async def told(session: Session) -> list[Any]:
             return None  # every append of the client has one
         if isinstance(value, type):
             return value
-        if isinstance(value, datetime | bytes) or field in ("chain_hash", "salt", "said"):
+        if isinstance(value, datetime | bytes) or field in ("chain_hash", "salt"):
             return type(value).__name__
         if field == "durability":
             return ""  # the store's
         if isinstance(value, Enum):
             return value
+        if isinstance(value, str) and re.match(r"\d{4}-\d\d-\d\dT.*\.\d+\+", value):
+            return "datetime"  # of a fact
         if isinstance(value, str):
             return _ID.sub(lambda found: names.setdefault(found[0], f"id{len(names)}"), value)
         if is_dataclass(value):
