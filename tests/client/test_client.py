@@ -222,6 +222,8 @@ async def told(session: Session) -> list[Any]:
             return ""  # the store's
         if isinstance(value, Enum):
             return value
+        if isinstance(value, str) and re.match(r"\d{4}-\d\d-\d\dT.*\.\d+\+", value):
+            return "datetime"  # of a fact
         if isinstance(value, str):
             return _ID.sub(lambda found: names.setdefault(found[0], f"id{len(names)}"), value)
         if is_dataclass(value):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import pydantic
@@ -44,7 +44,7 @@ def body(operation: Operation, data: bytes) -> Any:
             raise ValidationError("must be a JSON object", field="body")
         return cast("dict[str, Json]", found)
     made = _checked(kind, data)
-    _parsed(data)  # of a name that stands twice pydantic would take the last one
+    _parsed(data, float)  # of a name that stands twice pydantic would take the last one
     return made
 
 
@@ -116,16 +116,16 @@ def named_on_wire(error: ValidationError) -> ValidationError:
 
 def _json(data: bytes) -> Json:
     """Read JSON strictly: no NaN, no name twice, no lone surrogate; `ValidationError` says what and where."""
-    found = _parsed(data)
+    found = _parsed(data, _no_constant)
     for field, text in _texts(found):
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise ValidationError("holds half a character (a lone surrogate)", field=field)
     return found
 
 
-def _parsed(data: bytes) -> Json:
+def _parsed(data: bytes, constant: Callable[[str], Json]) -> Json:
     try:
-        return json.loads(data, parse_constant=_no_constant, object_pairs_hook=_once)
+        return json.loads(data, parse_constant=constant, object_pairs_hook=_once)
     except ValidationError:
         raise
     except RecursionError:
