@@ -5,7 +5,7 @@ Nothing is asked of a model, and nothing is stored in part. What is said again u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
@@ -29,28 +29,17 @@ if TYPE_CHECKING:
 _Choose = Callable[[Sequence[Fact]], list[Proposal]]
 
 
-async def state(
+def _proposed(
     shared: SharedSession,
-    subject: str,
-    attribute: str,
-    value: str,
-    *,
+    texts: Mapping[str, str],
     names: Sequence[str],
     valid_from: datetime | date | str | None,
     valid_to: datetime | date | str | None,
-    sources: Sequence[str],
     cardinality: Cardinality,
-) -> Fact:
-    """Write a fact and return it; the one in force when it says just that."""
-    subject, attribute, value, *others = [
-        _kept(shared, _text(said, field))
-        for said, field in (
-            (subject, "subject"),
-            (attribute, "attribute"),
-            (value, "value"),
-            *((name, "names") for name in _list(names, "names")),
-        )
-    ]
+) -> Proposal:
+    """Check what is stated at the border."""
+    subject, attribute, value = [_kept(shared, _text(said, field)) for field, said in texts.items()]
+    others = [_kept(shared, _text(name, "names")) for name in _list(names, "names")]
     _check_address(subject, attribute)
     if cardinality not in ("one", "many"):
         raise ValidationError(f"{cardinality!r} is not one or many", field="cardinality")
@@ -66,6 +55,25 @@ async def state(
     )
     if stated.valid_from and stated.valid_to and stated.valid_to <= stated.valid_from:
         raise ValidationError("must come after valid_from", field="valid_to")
+    return stated
+
+
+async def state(
+    shared: SharedSession,
+    subject: str,
+    attribute: str,
+    value: str,
+    *,
+    names: Sequence[str],
+    valid_from: datetime | date | str | None,
+    valid_to: datetime | date | str | None,
+    sources: Sequence[str],
+    cardinality: Cardinality,
+) -> Fact:
+    """Write a fact and return it; the one in force when it says just that."""
+    texts = {"subject": subject, "attribute": attribute, "value": value}
+    stated = _proposed(shared, texts, names, valid_from, valid_to, cardinality)
+    subject, attribute, value = stated.subject, stated.attribute, stated.value
     context = await shared.ensure()
     read = [await shared.entry(context, None, id, newest=True) for id in _list(sources, "sources")]
     if any(entry.kind is not Kind.MESSAGE for entry in read):

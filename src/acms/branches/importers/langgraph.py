@@ -41,7 +41,6 @@ def conversations(path: Path) -> Iterator[Conversation]:
         raise ValidationError(
             f"is a SQLite file, but none of LangGraph's checkpoints: {error}",
             field=path.name,
-            options=("acms restore FILE reads what acms export wrote", "acms copy FROM TO copies a store"),
         ) from error
     for thread, kind, checkpoint in rows:
         try:
