@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import time
 
@@ -13,6 +14,7 @@ from .areas import areas
 
 def main() -> int:
     """Do what the arguments say; 1 when something is not as recorded."""
+    os.environ["ACMS_EMBEDDER"] = "none"  # as in the tests
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
     parser.add_argument("what", choices=("record", "compare", "store"))
     parser.add_argument("name", nargs="?", default="", help="of the database to store")

@@ -19,6 +19,9 @@ _EPISODE = re.compile(r"\bep_([0-9a-z]{16})_(\d+)\b")
 _CONTEXT = re.compile(r"\bc_([0-9a-z]{16})\b")
 _GROUP = re.compile(r"\bg_[0-9a-hjkmnp-tv-z]{10}\b")
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)?")
+_NUMBER = re.compile(r"-?\d+\.\d+")
+DIGITS = 2
+"""Of scores. Nothing that is digested holds any: one in thousands lies where the last digit of a sum decides."""
 _START = datetime.now(UTC) - timedelta(seconds=5)
 
 
@@ -28,10 +31,9 @@ class Names:
     Entries of other logs carry a number of their log, in the order in which the logs are first seen: `f3@2`.
     """
 
-    def __init__(self, context: str = "", digits: int = 6) -> None:
+    def __init__(self, context: str = "") -> None:
         self._contexts: dict[str, int] = {context.removeprefix("c_"): 1} if context else {}
         self._groups: dict[str, int] = {}
-        self.digits = digits
 
     def _at(self, context: str) -> str:
         number = self._contexts.setdefault(context, len(self._contexts) + 1)
@@ -74,8 +76,8 @@ class Names:
         raise TypeError(f"{type(value).__name__} has no plain form")
 
     def number(self, value: float) -> float | int:
-        """Round a score, so that another machine may add in another order."""
-        found = round(value, self.digits)
+        """Round a number so far that it is the same on a processor that adds in another order."""
+        found = round(value, DIGITS)
         return int(found) if found == int(found) else found
 
     def moment(self, value: datetime) -> str:
@@ -88,13 +90,12 @@ class Names:
         return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
     def item(self, item: ContextItem) -> str:
-        """Write an item of a recall or a window on a line: entry, source, score, tokens, digest of the rest."""
+        """Write an item of a recall or a window on a line: entry, source, tokens, digest of the rest but the score."""
         rest = (
             item.position, item.role, item.content, item.markers, item.parts, item.actor_id, item.metadata,
-            item.created_at, item.truncated, item.why, item.redaction, self.number(item.relevance),
+            item.created_at, item.truncated, without_numbers(item.why), item.redaction,
         )  # fmt: skip
-        score = self.number(item.score)
-        return f"{self.text(item.id)} {item.source.value[:4]} {score} {item.token_count}t {self.digest(rest)[:6]}"
+        return f"{self.text(item.id)} {item.source.value[:4]} {item.token_count}t {self.digest(rest)[:6]}"
 
     def entry(self, entry: Entry) -> str:
         """Write an entry of a log on a line: which, its state, episode and tokens, digest of the rest."""
@@ -112,6 +113,11 @@ class Names:
         known = self.number(fact.confidence)
         sources = ",".join(map(self.text, fact.sources))
         return f"{self.text(fact.id)} {fact.fact_type} {known} {fact.tokens}t from {sources}{ended} {self.digest(rest)}"
+
+
+def without_numbers(reason: str) -> str:
+    """Leave out of a reason the scores that it names."""
+    return _NUMBER.sub("#", reason)
 
 
 def short(lines: list[str]) -> str:

@@ -9,10 +9,12 @@ from acms import ACMS, ACMSError, ContextItems, View
 from acms.providers import LocalEmbedder
 
 from .book import Records
-from .plain import Names, short
+from .plain import Names, short, without_numbers
 from .sources import SAMPLE, Talk, told
 
 BUDGETS = (300, 1000, 4000)
+BEST = 5
+"""Items of a recall whose order by score is recorded."""
 
 
 async def tried(work: Awaitable[Any]) -> Any:
@@ -26,13 +28,15 @@ async def tried(work: Awaitable[Any]) -> Any:
 def shown(items: ContextItems, names: Names, *, full: bool = True) -> dict[str, Any]:
     """Write recalled or windowed items: all on lines of their own, or only which."""
     lines = [names.item(item) for item in items]
+    best = sorted(items, key=lambda item: (-round(item.score, 4), item.version))[:BEST]
+    order = " ".join(names.text(item.id) for item in best)
     summary = (
         f"v{items.version} {items.tokens}t sure {names.number(items.confidence)} left out {items.ledger.omitted} "
         f"warned {len(items.ledger.warnings)} text {names.digest(items.text())}"
     )
     if full:
-        return {"all": summary, "items": lines}
-    return {"all": f"{summary} items {names.digest(lines)}", "shown": short(lines)}
+        return {"all": summary, "best": order, "items": lines}
+    return {"all": f"{summary} items {names.digest(lines)}", "best": order, "shown": short(lines)}
 
 
 def verdicts(items: ContextItems, names: Names) -> dict[str, Any]:
@@ -44,17 +48,14 @@ def verdicts(items: ContextItems, names: Names) -> dict[str, Any]:
             one.rule,
             one.source,
             one.tokens,
-            one.reason,
-            names.plain(one.parts),
-            one.score,
-            one.boost,
+            without_numbers(one.reason),
         )
         for one in sorted(items.ledger, key=lambda one: (one.version, names.text(one.id)))
     ]
     rules: dict[str, int] = {}
     for line in lines:
         rules[line[2]] = rules.get(line[2], 0) + 1
-    certainty = str(items.ledger.certainty)
+    certainty = without_numbers(str(items.ledger.certainty))
     return {
         "rules": rules,
         "ledger": names.digest(lines),
@@ -190,7 +191,7 @@ def _receipt(session: ACMS, names: Names) -> Any:
 async def by_meaning(talk: Talk) -> Records:
     """Recall by words and by meaning, with the embedder that runs on this machine."""
     found: Records = {}
-    async with told(talk, embedder=LocalEmbedder(), digits=5) as (session, names):
+    async with told(talk, embedder=LocalEmbedder()) as (session, names):
         await session.wait_pending()
         for name, question in talk.some(12):
             for budget in (300, 1000):

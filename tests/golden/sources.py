@@ -90,10 +90,9 @@ async def told(
 ) -> AsyncIterator[tuple[ACMS, Names]]:
     """Open a session in a new store, with everything said, and the names of its ids."""
     store = given.pop("store", None) or storage(talk.name)
-    digits = given.pop("digits", 6)
     async with ACMS(talk.name, store, given.pop("embedder", None), config=config, **given) as session:
         await ingest(session, talk.messages)
-        yield session, Names(await context(session), digits)
+        yield session, Names(await context(session))
 
 
 async def ingest(session: ACMS, messages: tuple[Message, ...] | list[Message]) -> None:
