@@ -32,8 +32,8 @@ COMMANDS = (
     "add", "at", "audit", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes", "erase",
     "expand", "export", "facts", "fork", "history", "import", "jobs", "log", "messages", "migrate", "pin", "pins",
     "keys", "policy", "prompt", "recall", "reflect", "reindex",
-    "render", "restore", "scan", "serve", "sessions", "stats", "tag", "undo", "unpin", "verify", "window",
-    "witness", "worker",
+    "render", "restore", "scan", "serve", "sessions", "state", "stats", "tag", "undo", "unpin",
+    "unstate", "verify", "window", "witness", "worker",
 )  # fmt: skip
 DEMO = Path(str(files("acms") / "data" / "demo.jsonl"))
 ANSI = "\x1b"

@@ -215,7 +215,11 @@ async def test_the_key_alone_says_whose_data_is_meant(service: Guarded) -> None:
 async def _asgi(app: App, secret: str, method: str, path: str, body: Any = None) -> int:
     """Send a request straight to the application; return the status."""
     data = b"" if body is None else json.dumps(body).encode()
-    headers = [(b"authorization", f"Bearer {secret}".encode()), (b"content-type", b"application/json")]
+    headers = [
+        (b"host", b"localhost"),
+        (b"authorization", f"Bearer {secret}".encode()),
+        (b"content-type", b"application/json"),
+    ]
     path, _, query = path.partition("?")
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",

@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 
 from acms.errors import StorageBusyError, StorageError
-from acms.model import ContextQuery, JobDraft, JobQuery, Search, State
+from acms.model import ContextQuery, Done, JobDraft, JobQuery, Search, State
 from acms.ports import HasHeads, HasRecords, StorageBackend
 from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, WrapperStorage, open_storage
 from acms.testing import StorageBackendTests, run_story, sound
@@ -93,7 +93,7 @@ async def test_every_method_of_the_protocol_can_fail():
         "search": lambda: store.search(Search(namespace="default")),
         "claim": lambda: store.claim(["k"], lease=timedelta(minutes=1)),
         "extend": lambda: store.extend(one, by=timedelta(minutes=1)),
-        "settle": lambda: store.settle(two, outcome=None),
+        "settle": lambda: store.settle(two, outcome=Done()),
         "jobs": lambda: store.jobs(JobQuery()),
         "record": lambda: store.record(context.id, "a"),
         "put_record": lambda: store.put_record(context.id, "a", {}, rev=0),

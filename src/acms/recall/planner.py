@@ -455,9 +455,8 @@ def fit(
     """Choose, write and count until the items and their joined text both fit the budget.
 
     `choose` is called with a budget and called again with a smaller one when the joined text is over. Items come out
-    in the order of the choices; the one that must be shown is cut when even alone it does not fit, and left out when
-    the budget holds nothing of it. Entries that are known by their place only are asked for once they are chosen.
-    `trims` names messages of which only a part is shown.
+    in the order of the choices; the one that must be shown is cut when even alone it does not fit. Entries that are
+    known by their place only are asked for once they are chosen. `trims` names messages of which only a part is shown.
     """
     limit = budget
     rows: dict[str, Entry] = {}
@@ -474,23 +473,14 @@ def fit(
         ]
         if wanted:
             rows.update((yield wanted))
-            for name in trims.keys() & wanted:
-                rows[name] = trimmed(rows[name], trims[name].spans)
-        shown = [present(choice, counter, frame, rows, query) for choice in chosen]
-        items = [item for some in shown for item in some]
+            for id in trims.keys() & wanted:
+                rows[id] = trimmed(rows[id], trims[id].spans)
+        items = [item for choice in chosen for item in present(choice, counter, frame, rows, query)]
         joined = frame.joined(items) if isinstance(frame, TextFrame) else counter.count(join(items))
         over = max(joined, sum([item.token_count for item in items])) - budget
         if over <= 0 or limit < 0:
-            blank = {id(one) for one, some in zip(chosen, shown, strict=True) if not any(map(_says, some))}
-            return [item for some in shown if any(map(_says, some)) for item in some], [
-                _too_large(one.candidate, one.room) if id(one) in blank else one for one in choices
-            ]
+            return items, choices
         limit = max(-1, limit - over)
-
-
-def _says(item: ContextItem) -> bool:
-    """Return whether anything of an item is left to be shown, or there was nothing to begin with."""
-    return bool(item.content or item.parts) or not item.truncated
 
 
 def _trimming(choice: Choice, trims: Mapping[str, Demotion]) -> Choice:

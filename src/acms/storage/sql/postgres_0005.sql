@@ -2,4 +2,4 @@
 -- found without a look at all the others.
 -- needs: 1
 
-CREATE INDEX contexts_unnamed ON acms.contexts (tenant_id, namespace) WHERE key IS NULL AND deleted_at IS NULL;
+CREATE INDEX IF NOT EXISTS contexts_unnamed ON acms.contexts (tenant_id, namespace) WHERE key IS NULL AND deleted_at IS NULL;

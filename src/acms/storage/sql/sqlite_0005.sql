@@ -1,4 +1,4 @@
 -- Schema 5. Where the sessions of a namespace stand is asked before each recall across them: those without a name, too, are
 -- found without a look at all the others.
 
-CREATE INDEX contexts_unnamed ON contexts (tenant, namespace) WHERE key IS NULL AND deleted_at IS NULL;
+CREATE INDEX IF NOT EXISTS contexts_unnamed ON contexts (tenant, namespace) WHERE key IS NULL AND deleted_at IS NULL;
