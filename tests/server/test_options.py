@@ -26,6 +26,7 @@ ARGUMENTS = {
     "acms.kv.update_entry does so for you", "call cache_hint on the prompt that is rendered", "raise truncate_tokens",
     "call cache_hint before recall", "build fragments with Prompt() and no codec", "from acms.sync import Prompt",
     '{"truncate_tokens": 1200}',
+    'ingest("user", "…")', "recall(…) first, and add the items as messages",
     # Who installs it.
     "pip install '.[7]', in a checkout", "pip install 'acms_engine-VERSION-py3-none-any.whl[7]', with a wheel",
 }  # fmt: skip

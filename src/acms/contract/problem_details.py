@@ -100,6 +100,11 @@ _SAID: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"hand the whole list to sync\(messages\): (.*)",
             r"POST /api/v1/contexts/{contextId}/sync with the whole list: \1",
         ),
+        ("pass `next_after` of a page", "pass nextCursor of a page as cursor"),
+        (
+            r"open the session in a namespace of its user or project: .*",
+            "ask a context whose namespace is that of a user or a project",
+        ),
         ('insert="append" stores it at the end', '"insert": "append" stores it at the end'),
         ("give tool_call_id", "give toolCallId"),
         (r"give parts=\[ToolResult\(…\)\]", "give parts of the type of a tool's result"),

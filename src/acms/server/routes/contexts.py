@@ -262,7 +262,9 @@ def _where(query: ListContexts) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise ValidationError("must be a JSON object", field="where", options=('where={"label":"support"}',))
+        raise ValidationError(
+            "must be a JSON object", field="where", options=('a JSON object such as {"label": "support"}',)
+        )
     given = {"label": query.label, "name": query.name}
     return {**found, **{name: value for name, value in given.items() if value is not None}}
 
