@@ -132,13 +132,14 @@ async def warm(url: str, **options: Any) -> AsyncIterator[PostgresStorage]:
     async with PostgresStorage(url) as patient:
         await patient.contexts(ContextQuery())  # makes the schema
     async with PostgresStorage(url, **{**HASTY, **options}) as store:
-        size = store._db.pool.size
+        size, lane = store._db.pool.size, store._db.pool.bind()
         await asyncio.gather(*(store.contexts(ContextQuery()) for _ in range(3 * size)))
-        while len(store._db.pool._idle) < size:
+        while len(lane.idle) < size:
             await asyncio.gather(*(store.contexts(ContextQuery()) for _ in range(3 * size)))
         yield store
-        assert store._db.pool._free._value == size
-        assert len(store._db.pool._idle) == len(store._db.pool._all) <= size
+        assert store._db.pool.bind() is lane
+        assert lane.free._value == size
+        assert len(lane.idle) == len(lane.all) <= size
 
 
 async def backends(databases: Databases, url: str, most: int) -> int:
@@ -273,7 +274,7 @@ async def test_t17_whoever_stops_waiting_is_let_go_at_once(server: Server, url: 
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert hole.made == made
-            assert store._db.pool._free._value == store._db.pool.size
+            assert store._db.pool.bind().free._value == store._db.pool.size
         async with store.hints(lambda: None):
             while hole.made == made:
                 await asyncio.sleep(0.005)

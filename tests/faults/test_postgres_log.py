@@ -162,7 +162,7 @@ class TestPostgresBehindPgBouncer(StorageBackendTests):
         async with PostgresStorage(bouncer.url, tenant=tenant) as store:
             yield store
             assert store._db.pool.pooled
-            assert {connection.prepare_threshold for connection in store._db.pool._idle} <= {None}
+            assert {connection.prepare_threshold for connection in store._db.pool.bind().idle} <= {None}
 
     @pytest.fixture
     async def other_tenant(self, store: PostgresStorage) -> AsyncIterator[PostgresStorage]:

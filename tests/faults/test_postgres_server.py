@@ -364,7 +364,7 @@ async def test_t17_nothing_is_written_to_an_old_primary_and_the_pool_finds_the_n
         async with PostgresStorage(both, retry_seconds=0.3) as store:
             await asyncio.gather(*(store.head(context.id) for _ in range(10)))
             assert (await put(store, context, said("to the old one"))).versions == (1, 1)
-            assert len(store._db.pool._idle) > 1
+            assert len(store._db.pool.bind().idle) > 1
             read_only(old, True)
             while writable(old):
                 await asyncio.sleep(0.01)

@@ -128,7 +128,7 @@ async def test_t33_fifty_tasks_of_two_tenants_on_one_pool_see_nothing_of_each_ot
             entries = await sound(store, context.id)
             live = [entry for entry in entries if entry.state is State.LIVE]
             assert {entry.content for entry in live} <= {f"{secret[store.tenant]} said it"}
-    assert len(pair[0]._db.pool._all) <= 4
+    assert len(pair[0]._db.pool.bind().all) <= 4
 
 
 async def nothing_of(store: PostgresStorage, context: Context) -> None:
@@ -266,7 +266,7 @@ async def test_t33_neither_the_role_nor_the_owner_of_the_tables_is_above_the_pol
 async def state_of(store: PostgresStorage) -> list[tuple[Any, ...]]:
     """What the connections of a pool still carry when nobody uses them."""
     found = []
-    for connection in list(store._db.pool._idle):
+    for connection in list(store._db.pool.bind().idle):
         cursor = await connection.execute(
             "SELECT nullif(current_setting('acms.tenant', true), ''), current_user,"
             " current_setting('statement_timeout'), pg_current_xact_id_if_assigned()"
@@ -337,8 +337,9 @@ async def test_t34_cancelled_at_any_moment_a_call_leaves_no_connection_busy(
     while one._appender._tasks:
         await asyncio.gather(*one._appender._tasks)
     pool = one._db.pool
-    assert pool._free._value == pool.size, "a permit was lost"
-    assert len(pool._all) == len(pool._idle) <= pool.size, "a connection is busy for ever"
+    lane = pool.bind()
+    assert lane.free._value == pool.size, "a permit was lost"
+    assert len(lane.all) == len(lane.idle) <= pool.size, "a connection is busy for ever"
     assert set(await state_of(one)) <= {CLEAN}
     name = one._db.pool.name.rpartition("/")[2]
     of_clients = f"datname = '{name}' AND backend_type = 'client backend'"  # not autovacuum

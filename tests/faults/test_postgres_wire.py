@@ -81,7 +81,7 @@ async def cut_everywhere(line: Line, once: Any, *, least: int, step: int = 1) ->
             else:
                 raise AssertionError("it needs more messages than anything should")
     assert cuts >= least // step, "hardly anything was cut"
-    assert len(line.store._db.pool._all) <= 2
+    assert len(line.store._db.pool.bind().all) <= 2
     return outcomes
 
 

@@ -15,7 +15,6 @@ from acms.errors import (
     ConfigurationError,
     ConflictError,
     CorruptRecordError,
-    HandleError,
     StorageError,
     StorageReadOnlyError,
     ValidationError,
@@ -292,18 +291,18 @@ async def test_a_row_nobody_of_ours_wrote_is_reported_and_can_be_replaced(tmp_pa
         assert (await store.set("a", 2)).data == 2
 
 
-async def test_a_handle_serves_one_event_loop(tmp_path):
+async def test_a_handle_serves_two_event_loops_at_once(tmp_path):
     store = SQLiteKV(tmp_path / "kv.db")
     await store.set("a", 1)
-    refused = []
 
     async def elsewhere():
-        with pytest.raises(HandleError) as error:
-            await store.get("a")
-        refused.append(error.value)
+        assert (await store.get("a")).data == 1
+        return await asyncio.gather(*(store.set(f"there{n}", n) for n in range(10)))
 
-    await asyncio.to_thread(asyncio.run, elsewhere())
-    assert refused[0].options
+    there = asyncio.create_task(asyncio.to_thread(asyncio.run, elsewhere()))
+    here = await asyncio.gather(*(store.set(f"here{n}", n) for n in range(10)))
+    for entry in (*here, *await there):
+        assert await store.get(entry.key) == entry
     assert (await store.get("a")).data == 1
     await store.aclose()
 
