@@ -273,9 +273,7 @@ async def test_t47_without_an_answer_from_chroma_messages_are_stored_and_words_a
         assert {"vectors_unavailable", "vectors_not_stored"} <= {
             record.getMessage() for record in caplog.records
         }
-        hits = await store.search(
-            Search(namespace=TEAM, terms=("invoices",), space="s", vector=(1.0, 0.0))
-        )
+        hits = await store.search(Search(namespace=TEAM, terms=("invoices",), space="s", vector=(1.0, 0.0)))
         assert hits
         space = Embedding(store, HashEmbedder()).space
         for call in (
