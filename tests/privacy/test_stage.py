@@ -191,7 +191,7 @@ def spans_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     record_content()
     yield exporter
     record_content(False)
@@ -269,7 +269,7 @@ async def test_no_canary_comes_out_of_any_sink(
         sink.take("episodes", *map(repr, await session.episodes()))
         diff = await fork.diff(session)
         sink.take("diff", str(diff), repr(diff))
-        agents = ACMSSession("s", storage, config=settings)
+        agents = ACMSSession("s", storage, config=settings, namespace="team")
         sink.take("agents", await agents.get_items())
         await agents.close()
 

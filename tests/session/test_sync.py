@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from acms import ACMS, ACMSConfig, Privacy, PrivacyConfig, open_storage, sync
@@ -66,6 +66,8 @@ async def test_the_same_list_twice_is_stored_once(storage: Storage) -> None:
         ("ab", "xy", "retract", (2, 0, 0, 0, 0), "abxy"),
         ("ab", "", "retract", (0, 0, 0, 0, 0), "ab"),
         ("obcdeo", "ocdeo", "retract", (0, 0, 1, 5, 0), "ocdeo"),
+        ("ba", "baa", "keep", (1, 0, 0, 2, 0), "baa"),
+        ("ba", "baxa", "keep", (2, 0, 0, 2, 0), "baxa"),
     ],
 )
 async def test_what_became_of_a_list(
@@ -376,6 +378,7 @@ def changed(held: list[dict[str, Any]], step: Step, number: int, *, keyed: bool)
 
 
 @given(STEPS, st.booleans(), st.booleans())
+@example([("append", 0, "b"), ("append", 0, "a"), ("append", 0, "a"), ("insert", 0, "a")], False, True)
 def test_a_plain_model(steps: list[Step], keyed: bool, retract: bool) -> None:
     async def work() -> None:
         held: list[dict[str, Any]] = []

@@ -239,7 +239,7 @@ async def test_t47_chroma_of_last_week_gives_no_vector_of_another_day(tmp_path: 
             assert await store.derived(one, "s") == []
             assert (await store.missing("s", context=one, limit=1)) == [(one, 1)]
             assert await recalled(store) == before[0]
-            async with ACMS("later", store, HashEmbedder()) as session:
+            async with ACMS("later", store, HashEmbedder(), namespace=TEAM) as session:
                 items = await session.recall(ASKED[0], token_budget=120)
                 assert items.coverage == 1
                 assert "PostgreSQL" in "".join(item.content for item in items)
@@ -273,9 +273,7 @@ async def test_t47_without_an_answer_from_chroma_messages_are_stored_and_words_a
         assert {"vectors_unavailable", "vectors_not_stored"} <= {
             record.getMessage() for record in caplog.records
         }
-        hits = await store.search(
-            Search(namespace="default", terms=("invoices",), space="s", vector=(1.0, 0.0))
-        )
+        hits = await store.search(Search(namespace=TEAM, terms=("invoices",), space="s", vector=(1.0, 0.0)))
         assert hits
         space = Embedding(store, HashEmbedder()).space
         for call in (

@@ -468,6 +468,7 @@ async def test_a_server_without_pgvector_searches_all_the_same_and_says_what_is_
         (False, wants),
         (False, wants),
         (True, None),
+        (True, None),
     ]
     assert await migrated(postgres15_url) == []
 

@@ -12,9 +12,12 @@ DIMENSION = 32
 
 
 def vector(text: str, dimension: int = DIMENSION) -> list[float]:
-    """A unit vector of hashed words: texts that share words are close, others nearly at right angles."""
+    """A unit vector of hashed words: texts that share words are close, others nearly at right angles.
+
+    A Chinese character is a word, as Chinese writes no spaces.
+    """
     found = [0.0] * dimension
-    for word in re.findall(r"\w+", text.lower()):
+    for word in re.findall(r"[\u4e00-\u9fff]|[^\W\u4e00-\u9fff]+", text.lower()):
         number = crc32(word.encode())
         found[number % dimension] += 1.0 if number >> 16 & 1 else -1.0
     size = sum(value * value for value in found) ** 0.5

@@ -109,8 +109,9 @@ class Operation:
 
     def note(self, said: object) -> None:
         """Record what came of it, as far as it is known what to say of such an object."""
-        if self._by is not None and (told := _TOLD.get(type(said))) is not None:
-            self.attributes.update(told(said))
+        if self._by is not None:
+            told = next((_TOLD[kind] for kind in type(said).__mro__ if kind in _TOLD), None)
+            self.attributes.update({} if told is None else told(said))
 
     @contextmanager
     def stage(self, name: str) -> Generator[None]:

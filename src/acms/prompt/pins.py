@@ -130,6 +130,12 @@ def _usable(store: KVMemory) -> KVMemory:
     return store
 
 
+def _lists_pins(registry: object) -> bool:
+    """Whether something is a registry of pins, and not a key-value memory, which lists its own keys."""
+    lists, reads = (callable(getattr(registry, name, None)) for name in ("list", "get"))
+    return lists and not reads and not isinstance(registry, type)
+
+
 def _data(entry: KVEntry | None) -> Json:
     return None if entry is None else entry.data
 
@@ -183,7 +189,7 @@ class PinnedKV:
             if namespace is None:
                 raise ValidationError("give it, or a registry", field="namespace")
             registry = create_pin_registry(store, namespace=namespace)
-        elif isinstance(registry, type) or not callable(getattr(registry, "list", None)):
+        elif not _lists_pins(registry):
             raise ValidationError(
                 f"must be a pin registry, not {type(registry).__name__}",
                 field="registry",

@@ -7,16 +7,15 @@ and take the place of those that the log begins with. What lost its content is k
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from acms.log.in_force import LEADING
 from acms.log.known import Row
 from acms.model import Role
 
-PAIRS = 2_000_000
+PAIRS = 500_000
 """Pairs of equal messages that are looked at for the longest common subsequence."""
 
 
@@ -137,10 +136,12 @@ def _in_order(items: Sequence[Item], rows: Sequence[Row], matched: list[int | No
     candidates = [_candidates(items[at], places, rows, theirs) for at in ours]
     overlap = _overlap([items[at].wording for at in ours], [rows[place].wording for place in theirs])
     pairs = sum(map(len, candidates))
-    if not any(candidates[overlap:]) or pairs > PAIRS:
+    live = [rows[place].live for place in theirs]
+    plain = not any(candidates[overlap:]) and all(live[len(live) - overlap :])
+    if plain or pairs > PAIRS:
         found = {at: len(theirs) - overlap + at for at in range(overlap)}
     else:
-        found = _longest(candidates, len(theirs))
+        found = _longest(candidates, live)
     for at, order in found.items():
         if order in candidates[at]:
             matched[ours[at]] = theirs[order]
@@ -171,24 +172,38 @@ def _overlap(ours: Sequence[bytes], theirs: Sequence[bytes]) -> int:
     return length
 
 
-def _longest(candidates: Sequence[Sequence[int]], size: int) -> dict[int, int]:
-    """Return a longest common subsequence (Hunt and Szymanski), from the ends: of equals the latest."""
-    ends: list[int] = []
-    chains: list[tuple[int, int, object]] = []
+def _longest(candidates: Sequence[Sequence[int]], live: Sequence[bool]) -> dict[int, int]:
+    """Return a longest common subsequence: of equals the one of most that is live, then the latest in the log.
+
+    Where equal messages follow each other in the list it is the first of them, so that what was said again is new.
+    The best chains by where they begin in the log are the maxima of a Fenwick tree, from the end of the log.
+    """
+    size = len(live)
+    best = [0] * (size + 1)
+    chains: list[object] = [None] * (size + 1)
+
+    def after(spot: int) -> tuple[int, object]:
+        """Return the best chain that begins among the last places of the log."""
+        key, chain = 0, None
+        while spot:
+            if best[spot] > key:
+                key, chain = best[spot], chains[spot]
+            spot &= spot - 1
+        return key, chain
+
     for at in range(len(candidates) - 1, -1, -1):
-        for order in candidates[at]:  # ascending: descending seen from the end
-            seen = size - 1 - order
-            length = bisect_left(ends, seen)
-            chain = (at, order, chains[length - 1] if length else None)
-            if length == len(ends):
-                ends.append(seen)
-                chains.append(chain)
-            elif seen < ends[length]:
-                ends[length], chains[length] = seen, chain
+        for order in candidates[at]:  # ascending: what this one makes is not continued by itself
+            key, chain = after(size - 1 - order)
+            key = (key // size + size + 1 + live[order]) * size + order  # length, how many are live, place
+            spot = size - order
+            while spot <= size:
+                if key >= best[spot]:
+                    best[spot], chains[spot] = key, (at, order, chain)
+                spot += spot & -spot
     found: dict[int, int] = {}
-    link: object = chains[-1] if chains else None
+    _, link = after(size)
     while isinstance(link, tuple):
-        at, order, link = link
+        at, order, link = cast("tuple[int, int, object]", link)
         found[at] = order
     return found
 
