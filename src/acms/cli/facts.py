@@ -334,7 +334,7 @@ async def state(
         bool, typer.Option("--many", help="Beside what is known there, not in its place.")
     ] = False,
 ) -> None:
-    """Write a fact by hand; it takes the place of what is known about the same.
+    """Write a fact by hand, in place of what was known.
 
     TIME is a date, which begins at midnight UTC, or a time in ISO 8601. The same again changes nothing.
     """
@@ -357,7 +357,7 @@ async def state(
 
 @command('acms unstate user_123 "orders service" database')
 async def unstate(shell: Shell, session: Session, subject: Subject, attribute: Attribute) -> None:
-    """Withdraw what is known about a subject and an attribute: it is no longer so."""
+    """Withdraw what is known about a subject and an attribute."""
     async with shell.writing(session, works=False) as one:
         gone = await one.unstate(subject, attribute)
 
