@@ -262,13 +262,17 @@ async def test_a_worker_reflects_with_a_model_whose_key_is_in_its_environment() 
     assert set(await asyncio.to_thread(listed, "plain")) == {"100"}
 
 
+IMPATIENT = "import acms.cli.render as r; r.PATIENCE = 0.0; from acms.cli import main; main()"
+"""The shell, for someone who waits no second before a bar is shown."""
+
+
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_reflect_shows_how_far_it_is_in_a_terminal() -> None:
     pty = pytest.importorskip("pty", reason="no terminals here")
     asyncio.run(say("plain", PLAIN))
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
-        [sys.executable, "-m", "acms.cli", "reflect", "plain", "--wait"],
+        [sys.executable, "-c", IMPATIENT, "reflect", "plain", "--wait"],
         stdout=subprocess.DEVNULL,
         stderr=theirs,
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"},
