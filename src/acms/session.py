@@ -762,7 +762,7 @@ def _listed(messages: object, most: int) -> Sequence[Mapping[str, Any]]:
     if len(messages) > most:
         raise ValidationError(f"has {len(messages)} messages, the limit is {most}", field="messages")
     for index, message in enumerate(messages):
-        if not isinstance(message, Mapping):
+        if not isinstance(message, dict | Mapping):  # the first is told at once
             wrong = f"must be a mapping, not {type(message).__name__}"
             raise ValidationError(wrong, field=f"messages[{index}]")
     return messages

@@ -129,21 +129,21 @@ def _in_order(items: Sequence[Item], rows: Sequence[Row], matched: list[int | No
     """Match what has no key that is known: the longest common subsequence, as late in the log as can be."""
     taken = {place for place in matched if place is not None}
     ours = [at for at, place in enumerate(matched) if place is None]
-    theirs = [place for place, row in enumerate(rows) if place not in taken and row.legible]
-    places: dict[bytes, list[int]] = {}
-    for order, place in enumerate(theirs):
-        places.setdefault(rows[place].wording, []).append(order)
-    candidates = [_candidates(items[at], places, rows, theirs) for at in ours]
-    overlap = _overlap([items[at].wording for at in ours], [rows[place].wording for place in theirs])
-    pairs = sum(map(len, candidates))
+    theirs = [place for place, row in enumerate(rows) if row.legible and place not in taken]
+    said = [items[at].wording for at in ours]
+    known = [rows[place].wording for place in theirs]
     live = [rows[place].live for place in theirs]
-    plain = not any(candidates[overlap:]) and all(live[len(live) - overlap :])
-    if plain or pairs > PAIRS:
-        found = {at: len(theirs) - overlap + at for at in range(overlap)}
-    else:
-        found = _longest(candidates, live)
+    overlap = _overlap(said, known)
+    found = {at: len(theirs) - overlap + at for at in range(overlap)}
+    if not all(live[len(live) - overlap :]) or not set(known).isdisjoint(said[overlap:]):
+        places: dict[bytes, list[int]] = {}
+        for order, one in enumerate(known):
+            places.setdefault(one, []).append(order)
+        candidates = [_candidates(items[at], places, rows, theirs) for at in ours]
+        if sum(map(len, candidates)) <= PAIRS:
+            found = _longest(candidates, live)
     for at, order in found.items():
-        if order in candidates[at]:
+        if items[ours[at]].key is None or rows[theirs[order]].key is None:
             matched[ours[at]] = theirs[order]
 
 
@@ -156,6 +156,8 @@ def _candidates(
 
 def _overlap(ours: Sequence[bytes], theirs: Sequence[bytes]) -> int:
     """Return how many of ours, from the first on, are the last of theirs."""
+    if ours == theirs[len(theirs) - len(ours) :]:
+        return len(ours)
     falls = [0] * len(ours)
     length = 0
     for at in range(1, len(ours)):

@@ -28,7 +28,6 @@ GONE = "gone"
 DraftOf: TypeAlias = Callable[..., Draft]
 
 _ROLES = {role.value: role for role in Role}
-_PLAIN = frozenset(("role", "content"))
 
 
 class Done(NamedTuple):
