@@ -26,6 +26,7 @@ from typer.testing import CliRunner, Result
 from acms import ACMS, HeuristicTokenCounter, State, View, open_storage
 from acms.cli import base, render
 from acms.cli.commands import app
+from acms.cli.loading import MODULES
 from tests.branches.test_exports import chatgpt
 
 COMMANDS = (
@@ -87,6 +88,18 @@ def test_every_command_is_there() -> None:
     assert re.findall(r"^(\S.*):$", help, re.MULTILINE) == ["Options", *base.GROUPS]
     assert max(map(len, help.splitlines())) <= 80
     assert "..." not in help.partition("Every day:")[2]
+    assert sorted(" ".join(MODULES.values()).split()) == sorted(listed)
+    for one in app.registered_commands:  # an entry that names another module would not be found by `main`
+        named = one.name or one.callback.__name__
+        assert named in MODULES[one.callback.__module__].split()
+
+
+def test_only_the_command_that_is_asked_for_is_loaded(tmp_path: Path) -> None:
+    code = "import sys; from acms.cli import main\ntry: main()\nexcept SystemExit: print(*sys.modules)"
+    options = ("sessions", "--db", base.file_url(tmp_path / "none.db"))
+    done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True)
+    assert "there is no database" in done.stderr
+    assert {"acms.cli.reading"} == {*done.stdout.split()} & {"acms.cli.reading", "acms.cli.serving", "httpx2"}
 
 
 @pytest.mark.parametrize(
@@ -693,9 +706,7 @@ def test_verify_looks_at_the_file(demo: str, tmp_path: Path) -> None:
 
 
 def test_demo_is_plain_when_piped(tmp_path: Path) -> None:
-    started = time.monotonic()
     done = shell("demo", env={**os.environ, "TMPDIR": str(tmp_path)})
-    assert time.monotonic() - started < 10
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert ANSI not in done.stdout

@@ -1,6 +1,6 @@
 """The command line: the same verbs as the library, for a shell. Needs the extra `cli`.
 
-`main` is the door; `commands` translates arguments, `demo` tells a story, `render` writes for people or as JSON.
+`main` is the door; `loading` says where each command is, `render` writes for people or as JSON.
 """
 
 from __future__ import annotations
@@ -33,6 +33,6 @@ def main() -> None:
             print(f"error {error.code}: {error}", file=sys.stderr)
         raise SystemExit(1) from None
     del rich, typer
-    from acms.cli.commands import app
+    from acms.cli.loading import load
 
-    app(prog_name="acms")
+    load(sys.argv[1:])(prog_name="acms")

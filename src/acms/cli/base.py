@@ -16,6 +16,7 @@ from urllib.parse import quote
 import typer
 from typer.core import TyperGroup
 
+from acms import providers
 from acms.branches import forks
 from acms.cli import render
 from acms.config import ACMSConfig
@@ -29,7 +30,7 @@ from acms.errors import (
 from acms.model import Context, ContextQuery
 from acms.observability.events import Event
 from acms.ports import Embedder, Handle, Reflector, StorageBackend
-from acms.providers import HTTPEmbedder, registry
+from acms.providers import registry
 from acms.providers.tokens import token_counter
 from acms.session import ACMS
 from acms.storage import open_storage
@@ -382,7 +383,7 @@ def embedder(choice: str | None = None) -> Embedder | Literal["auto"] | None:
             f"{name!r} is not URL#MODEL, or URL#MODEL@DIMENSION", param_hint="--embedder"
         )
     key = os.environ.get("ACMS_MODEL_KEY") or None
-    return HTTPEmbedder(address, model, api_key=key, dimension=int(size) if size else None)
+    return providers.HTTPEmbedder(address, model, api_key=key, dimension=int(size) if size else None)
 
 
 def over(
