@@ -15,7 +15,7 @@ from tests.conventions.code import ROOT
 @pytest.fixture(scope="module")
 def rows() -> dict[tuple[str, int], dict[str, Any]]:
     command = (
-        "--sets support --limit 1 --turns 15 --budgets 2000 4000 --systems prompt messages acs bound --jobs 1"
+        "--sets support --limit 1 --turns 8 --budgets 2000 4000 --systems prompt messages acs bound --jobs 1"
     )
     told = subprocess.run(
         [sys.executable, "benchmarks/request.py", *command.split(), "--json"],

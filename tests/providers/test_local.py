@@ -138,6 +138,7 @@ def _architecture() -> str:
     return next((str(pool.get("architecture")) for pool in pools if pool["user_api"] == "blas"), "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(_architecture() not in ("SkylakeX", "Haswell", "Zen"), reason="needs AVX2 and OpenBLAS")
 def test_nor_does_the_batch_where_a_product_depends_on_its_size() -> None:
     """Haswell's kernels do not treat all rows of a product alike; the embedder sees it and keeps texts apart."""
