@@ -25,6 +25,11 @@ KEPT = {
     "statement": "stays: a fact that was stated by hand and says the same",
 }
 """What is said of each kind of `Erasure.remaining`."""
+PROVED = {
+    "rows": "nothing of it is left in the rows of the store; no file was searched for what it said",
+    "bytes": "nothing of it is left in the store, in no row and no byte of the files that held it",
+}
+"""What is said of each `Erasure.proof`."""
 
 
 @command("acms erase user_123 --message ID --verify", namespace=None)
@@ -45,7 +50,10 @@ async def erase(
         str | None, typer.Option("--namespace-all", metavar="NAME", help="All sessions of a namespace.")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Search the store for what is left, every byte of it.")
+        bool, typer.Option("--verify", help="Look for what is left; says how far that was possible.")
+    ] = False,
+    rewrite: Annotated[
+        bool, typer.Option("--rewrite", help="Write the file, or tables of the server, anew without it.")
     ] = False,
     yes: Yes = False,
     namespace: Annotated[
@@ -55,9 +63,10 @@ async def erase(
     """Delete content for ever, in every fork; tombstones stay.
 
     Edits go too, and every summary and fact made from it; what such a summary stood for is in force again. A message
-    that a fact was made from stays, and is named. With --verify it leaves with 1 when something is left. There is no
-    way back, but for a backup. Not reached are pinned values, stored summaries of prompts, vectors in Chroma, and
-    copies elsewhere; the output says what to do about them.
+    that a fact was made from stays, and is named. With --verify it leaves with 1 when something is left. On PostgreSQL
+    old versions of rows stay in the files of the server until --rewrite, which makes others wait for its tables.
+    There is no way back, but for a backup. Not reached are pinned values, stored summaries of prompts, vectors in
+    Chroma, and copies elsewhere; the output says what to do about them.
     """
     _check_who(session, actor, whole, named=bool(message), everything=everything, namespace=namespace)
     where = "every namespace" if namespace is None else f"namespace {namespace}"
@@ -71,7 +80,8 @@ async def erase(
         if session is not None:
             context = await known(storage, session, namespace or "default")
         with shell.progress("erasing") as tell:
-            how: _How = {"verify": verify, "service": ACMSConfig.from_env().compaction, "progress": tell}
+            service = ACMSConfig.from_env().compaction
+            how: _How = {"verify": verify, "rewrite": rewrite, "service": service, "progress": tell}
             if context is None:
                 who = {"actor": actor, "namespace": whole if whole is not None else namespace}
                 given = {name: value for name, value in who.items() if value is not None}
@@ -92,6 +102,7 @@ class _How(TypedDict):
     """What every erasure is given."""
 
     verify: bool
+    rewrite: bool
     service: CompactionPolicy
     progress: Progress
 
@@ -135,9 +146,11 @@ def _draw(shell: Shell, what: str, done: Erasure, left: Mapping[str, tuple[Conte
         words += ["--db", shell.db] if shell.db else []
         if shell.db is None or safe_key(shell.db):  # an address with a password is left to the reader
             shell.line(f"  to erase it too: {shlex.join(words)}", "yellow")
+    if done.rewritten:
+        shell.line(f"written anew: {', '.join(done.rewritten)}")
     for rest in done.residue:
         shell.line(f"still there: {rest}", "red")
     if done.verified and not done.residue:
-        shell.line("nothing of it is left in the store", "green")
+        shell.line(PROVED[done.proof or "rows"], "green")
     for place in done.unreached:
         shell.line(f"not reached: {shell_words(place)}")
