@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -16,9 +14,7 @@ from acms import ACMS, ACMSConfig, ConfigurationError, EpisodeBoundaryConfig
 from acms.cli.commands import app
 from acms.erasure.erase import erase_context, erase_subject
 from acms.errors import StorageBusyError
-from acms.prompt.summaries import Summaries
 from acms.providers import OfflineReflector
-from acms.storage import open_storage
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import HashEmbedder, sound
 from tests.servers.postgres import Server
@@ -31,7 +27,7 @@ CANARY = "Zyxquarble"
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """A server whose files a test may read."""
-    with Server(settings={"autovacuum": "off", "min_wal_size": "32MB", "max_wal_size": "64MB"}) as server:
+    with Server(settings={"autovacuum": "off"}, initdb="--wal-segsize=1") as server:
         yield server
 
 
@@ -59,7 +55,7 @@ async def a_life(storage: PostgresStorage) -> None:
     config = ACMSConfig(episodes=EpisodeBoundaryConfig(max_turns=4))
     parts = {"embedder": HashEmbedder(32), "reflector": OfflineReflector(), "config": config}
     async with ACMS("person", storage, namespace="ana", **parts) as session:
-        for n in range(12):
+        for n in range(8):
             said = f"We use {CANARY}{n} as the cache. Decision: {CANARY}{n} for orders. " + "filler " * 20 * n
             await session.ingest(
                 "user",
@@ -169,7 +165,6 @@ async def test_f3_only_the_owner_writes_tables_anew_and_hears_what_is_left_to_a_
     server: Server,
 ) -> None:
     admin = server.create_database()
-    name = admin.rpartition("/")[2]
     for user in ("keeper", "service"):
         server.execute(f"CREATE ROLE {user} LOGIN IN ROLE acms_app")
     inside(admin, "CREATE SCHEMA acms AUTHORIZATION keeper")
@@ -192,18 +187,16 @@ async def test_f3_only_the_owner_writes_tables_anew_and_hears_what_is_left_to_a_
             server.execute(f"DROP ROLE {user}")
 
 
-def test_f3_the_command_says_what_it_proved(server: Server, tmp_path: Path) -> None:
-    for url, rows in (
-        (server.create_database(), "no file was searched"),
-        (f"sqlite:///{tmp_path / 'a.db'}", "no byte"),
+def test_f3_the_command_says_what_it_proved(server: Server) -> None:
+    url = server.create_database()
+    for how, words in (
+        (["--verify"], "no file was searched"),
+        (["--verify", "--rewrite"], "no byte of the files"),
     ):
-        for how, words in ((["--verify"], rows), (["--verify", "--rewrite"], "no byte")):
-            for arguments in (
-                ["add", "person", "user", f"my secret is {CANARY}"],
-                ["erase", "person", "--all", "--yes", *how],
-            ):
-                done = CliRunner().invoke(app, [*arguments, "--db", url])
-                assert done.exit_code == 0, done.output
-            assert words in done.stdout
-            assert ("written anew: " in done.stdout) == ("--rewrite" in how)
+        for arguments in (["add", "person", "user", CANARY], ["erase", "person", "--all", "--yes", *how]):
+            done = CliRunner().invoke(app, [*arguments, "--db", url])
+            assert done.exit_code == 0, done.output
+        assert words in done.stdout
+        assert ("acms.entries_" in done.stdout) == ("--rewrite" in how)
     assert bytes_left(server) == Counter()
+    server.drop_database(url)

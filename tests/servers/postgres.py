@@ -67,7 +67,7 @@ class Server(Databases, Service):
     """A server on 127.0.0.1 with its data in a temporary folder; `postgres` is superuser, no password.
 
     Without `fsync` a crash of the machine may lose data; a kill of the server does not. `settings` are those of
-    postgresql.conf and win over ours. Version 18 has pgvector; 15 is Debian's and has not.
+    postgresql.conf and win over ours, `initdb` more options of that program. Version 18 has pgvector; 15 is Debian's and has not.
     """
 
     NAME = "pg"
@@ -75,11 +75,17 @@ class Server(Databases, Service):
     ENDS_ON = signal.SIGQUIT
 
     def __init__(
-        self, *, version: int = 18, fsync: bool = False, settings: Mapping[str, object] | None = None
+        self,
+        *,
+        version: int = 18,
+        fsync: bool = False,
+        settings: Mapping[str, object] | None = None,
+        initdb: str = "",
     ) -> None:
         Service.__init__(self)
         Databases.__init__(self, f"postgresql://postgres@127.0.0.1:{self.port}/postgres")
         self._version = version
+        self._initdb = initdb
         self._settings: dict[str, object] = {
             "listen_addresses": "127.0.0.1",
             "max_connections": 200,
@@ -107,6 +113,7 @@ class Server(Databases, Service):
             self._programs = postgres.parent
         words = (
             "--username=postgres --auth=trust --encoding=UTF8 --locale=C.UTF-8 --no-sync --no-instructions"
+            f" {self._initdb}"
         )
         done = subprocess.run(
             [self._programs / "initdb", "--pgdata", folder / "data", *words.split()],

@@ -15,7 +15,7 @@ from acms.erasure import erase as erasure
 from acms.log.encoding import locate
 from acms.log.policy import CompactionPolicy
 from acms.log.validation import UNNAMED
-from acms.model import Context, Json
+from acms.model import Context
 from acms.ports import Progress
 from acms.privacy.detect import safe_key
 from acms.results import Erasure
@@ -63,25 +63,24 @@ async def erase(
     """Delete content for ever, in every fork; tombstones stay.
 
     Edits go too, and every summary and fact made from it; what such a summary stood for is in force again. A message
-    that a fact was made from stays, and is named. With --verify it leaves with 1 when something is left. On PostgreSQL
-    old versions of rows stay in the files of the server until --rewrite, which makes others wait for its tables.
-    There is no way back, but for a backup. Not reached are pinned values, stored summaries of prompts, vectors in
-    Chroma, and copies elsewhere; the output says what to do about them.
+    that a fact was made from stays, and is named. With --verify it leaves with 1 when something is left. A PostgreSQL
+    server keeps old versions of rows in its files until --rewrite, which makes others wait for their tables.
+    Not reached are pinned values, stored summaries, vectors in Chroma and copies elsewhere: the output says more.
     """
     _check_who(session, actor, whole, named=bool(message), everything=everything, namespace=namespace)
-    where = "every namespace" if namespace is None else f"namespace {namespace}"
     if session is not None:
         what = f"everything of {session}" if everything else f"{len(message or [])} entries of {session}"
     else:
-        what = f"everything {actor} said in {where}" if whole is None else f"everything in namespace {whole}"
+        what = _whose(actor, whole, namespace)
     shell.confirm(f"Erase {what}, and whatever was made from it? There is no way back.", yes)
     context = None
     async with shell.opened() as storage:
         if session is not None:
             context = await known(storage, session, namespace or "default")
         with shell.progress("erasing") as tell:
-            service = ACMSConfig.from_env().compaction
-            how: _How = {"verify": verify, "rewrite": rewrite, "service": service, "progress": tell}
+            how = _How(
+                verify=verify, rewrite=rewrite, service=ACMSConfig.from_env().compaction, progress=tell
+            )
             if context is None:
                 who = {"actor": actor, "namespace": whole if whole is not None else namespace}
                 given = {name: value for name, value in who.items() if value is not None}
@@ -92,9 +91,8 @@ async def erase(
                 done = await erasure.erase(storage, context.id, message or [], **how)
         places = {one.id: locate(one.id) or ("", 0) for one in done.remaining}
         owners = {owner: await storage.context(owner) for owner, _ in places.values()}
-    value: dict[str, Json] = {"what": what, **plain(done)}
     left = {id: (owners[owner], version) for id, (owner, version) in places.items()}
-    shell.show(value, lambda: _draw(shell, what, done, left))
+    shell.show({"what": what, **plain(done)}, lambda: _draw(shell, what, done, left))
     return 1 if done.residue else 0
 
 
@@ -105,6 +103,12 @@ class _How(TypedDict):
     rewrite: bool
     service: CompactionPolicy
     progress: Progress
+
+
+def _whose(actor: str | None, whole: str | None, namespace: str | None) -> str:
+    """Say whose content goes, in sessions of any name."""
+    where = "every namespace" if namespace is None else f"namespace {namespace}"
+    return f"everything {actor} said in {where}" if whole is None else f"everything in namespace {whole}"
 
 
 def _check_who(

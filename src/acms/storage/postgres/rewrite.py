@@ -39,10 +39,15 @@ SELECT current_setting('is_superuser') = 'on', pg_has_role('pg_read_all_stats', 
              WHERE c.oid = ANY (%(tables)s::regclass[]) AND NOT pg_has_role(c.relowner, 'USAGE')),
        (SELECT pg_get_userbyid(n.nspowner) FROM pg_namespace n WHERE n.nspname = 'acms')
 """
+# The partitions of some contexts, and the tables that have none.
 _TABLES = """
+WITH many AS (SELECT count(*)::int AS p FROM pg_inherits WHERE inhparent = 'acms.entries'::regclass),
+     homes AS (SELECT DISTINCT n FROM many, generate_series(0, p - 1) AS n, unnest(%(contexts)s::text[]) AS c (id)
+               WHERE satisfies_hash_partition('acms.entries'::regclass, p, n, c.id))
 SELECT c.oid::regclass::text FROM pg_class c
 WHERE c.relnamespace = 'acms'::regnamespace AND c.relkind = 'r'
-  AND (c.relname = ANY (%(names)s) OR c.relname IN ('jobs', 'kv', 'vectors'))
+  AND (c.relname IN ('jobs', 'kv', 'vectors')
+       OR c.relname IN (SELECT name || '_' || n FROM homes, unnest(ARRAY['entries', 'derived', 'records']) AS name))
 ORDER BY c.relname
 """
 # Old versions are kept for whoever began before rows were blanked: a session, a standby that reports back, a slot.
@@ -82,15 +87,14 @@ class Rewriter:
 
     async def rewrite(self, contexts: Sequence[str], texts: Sequence[bytes]) -> Rewriting:
         """See `PostgresStorage.rewrite`."""
-        homes = await self._db.one("homes", {"contexts": list(contexts)})
-        names = [f"{of}_{n}" for (n,) in homes if n is not None for of in ("entries", "derived", "records")]
+        await self._db.open()
         async with self._alone() as connection:
-            tables = [name for (name,) in await _rows(connection, _TABLES, {"names": names})]
+            tables = [name for (name,) in await _asked(connection, _TABLES, {"contexts": list(contexts)})]
             superuser, sees = await _allowed(connection, tables)
             await self._wait_for_others(connection)
             if superuser:
                 stale = {"tables": [*tables, "acms.entries", "acms.derived"]}
-                await _rows(connection, _FORGET, stale)
+                await _asked(connection, _FORGET, stale)
                 tables.append(STATISTICS)
             for table in tables:
                 how = "FULL" if table == STATISTICS else "FULL, ANALYZE"
@@ -129,9 +133,9 @@ class Rewriter:
 
     async def _wait_for_others(self, connection: Connection) -> None:
         """Wait until nobody can see what was blanked before this call."""
-        ((mark,),) = await _rows(connection, "SELECT pg_current_xact_id()::xid::text", {})
+        ((mark,),) = await _asked(connection, "SELECT pg_current_xact_id()::xid::text", {})
         deadline = asyncio.get_running_loop().time() + self._db.pool.patience
-        while older := await _rows(connection, _OLDER, {"mark": mark}):
+        while older := await _asked(connection, _OLDER, {"mark": mark}):
             if asyncio.get_running_loop().time() > deadline:
                 raise StorageBusyError(
                     f"what was erased is gone from the rows; no table was written anew, for {older[0][0]} began before"
@@ -141,7 +145,7 @@ class Rewriter:
             await asyncio.sleep(LOOK)
 
 
-async def _rows(connection: Connection, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+async def _asked(connection: Connection, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
     with _named("the server"):
         cursor = await connection.execute(query.encode(), values)
         return await cursor.fetchall() if cursor.description else []
@@ -163,7 +167,7 @@ def _named(table: str) -> Iterator[None]:
 
 async def _allowed(connection: Connection, tables: Sequence[str]) -> tuple[bool, bool]:
     """Return whether this user is superuser and whether he sees other users' transactions; he must own the tables."""
-    ((superuser, sees, foreign, owner),) = await _rows(connection, _WHO, {"tables": list(tables)})
+    ((superuser, sees, foreign, owner),) = await _asked(connection, _WHO, {"tables": list(tables)})
     if foreign:
         raise ConfigurationError(
             f"what was erased is gone from the rows; only {owner}, who owns the tables, may write them anew",
@@ -183,24 +187,24 @@ async def _empty_wal(connection: Connection) -> None:
     """
     for _ in range(2):
         await connection.execute("CHECKPOINT")
-        ((last,),) = await _rows(
+        ((last,),) = await _asked(
             connection, "SELECT max(name) FROM pg_ls_waldir() WHERE name ~ '^[0-9A-F]{24}$'", {}
         )
         at = ""
         while at <= last:
-            await _rows(connection, "SELECT pg_logical_emit_message(true, 'acms', '')", {})
-            await _rows(connection, "SELECT pg_switch_wal()", {})
-            await _rows(connection, "SELECT pg_logical_emit_message(true, 'acms', '')", {})
-            ((at,),) = await _rows(connection, "SELECT pg_walfile_name(pg_current_wal_insert_lsn())", {})
+            await _asked(connection, "SELECT pg_logical_emit_message(true, 'acms', '')", {})
+            await _asked(connection, "SELECT pg_switch_wal()", {})
+            await _asked(connection, "SELECT pg_logical_emit_message(true, 'acms', '')", {})
+            ((at,),) = await _asked(connection, "SELECT pg_walfile_name(pg_current_wal_insert_lsn())", {})
     await connection.execute("CHECKPOINT")
 
 
 async def _search(connection: Connection, tables: Sequence[str], traces: Traces) -> list[str]:
     """Return where texts are in the files of tables and in the write-ahead log that no row says any more."""
     files: list[tuple[str, str]] = []
-    for name, path, size in await _rows(connection, _FILES, {"tables": list(tables)}):
+    for name, path, size in await _asked(connection, _FILES, {"tables": list(tables)}):
         files += [(name, f"{path}.{n}" if n else path) for n in range(max(1, -(-size // SEGMENT)))]
-    log = await _rows(connection, "SELECT name FROM pg_ls_waldir()", {})
+    log = await _asked(connection, "SELECT name FROM pg_ls_waldir()", {})
     files += [("the write-ahead log", f"pg_wal/{name}") for (name,) in log]
     places: dict[bytes, str] = {}
     for name, path in files:
@@ -211,7 +215,7 @@ async def _search(connection: Connection, tables: Sequence[str], traces: Traces)
             start += len(data)
             overlap = (overlap + data)[1 - traces.longest :]
     if places:
-        for (said,) in await _rows(connection, _SAID, {"pieces": list(places)}):
+        for (said,) in await _asked(connection, _SAID, {"pieces": list(places)}):
             places.pop(bytes(said), None)
     return list(dict.fromkeys(places.values()))
 

@@ -321,12 +321,6 @@ WHERE d.tenant_id = %(tenant)s AND d.context_id = %(context)s AND d.space IN (SE
 -- name: left_values
 SELECT key, concat_ws(chr(10), data, metadata) FROM acms.kv WHERE tenant_id = %(tenant)s;
 
--- The partition each context lies in: those of its derived rows and records end in the same number.
--- name: homes
-SELECT DISTINCT (SELECT substring(e.tableoid::regclass::text FROM '\d+$')::bigint FROM acms.entries e
-                 WHERE e.tenant_id = %(tenant)s AND e.context_id = asked.id LIMIT 1)
-FROM unnest(%(contexts)s::text[]) AS asked (id);
-
 -- name: raise_epoch
 UPDATE acms.contexts SET epoch = epoch + 1 WHERE tenant_id = %(tenant)s AND context_id = %(root)s;
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import apsw
 
-from acms.errors import StorageError, StorageFullError
+from acms.errors import StorageBusyError, StorageError, StorageFullError
 from acms.log.encoding import dump, micros
 from acms.model import Json, State
 from acms.observability.logging import log
@@ -139,7 +139,7 @@ class Eraser:
         places = await self._file.read(lambda connection: self._traced(connection, traces), large=True)
         if places and not self._file.read_only:
             try:
-                await self.rewrite()
+                await self._write_anew()
             except (
                 StorageError
             ) as error:  # what was erased is erased, and its caller told where it still lies
@@ -149,6 +149,14 @@ class Eraser:
 
     async def rewrite(self) -> None:
         """See `SQLiteStorage.rewrite`."""
+        await self._write_anew()
+        if self._stale:
+            raise StorageBusyError(
+                f"{self._file.path} was written anew, but a reader keeps its write-ahead log from being emptied",
+                options=("end the reader, then repeat the call",),
+            )
+
+    async def _write_anew(self) -> None:
         await self._clean(anew=True)
         if self._failed is not None:
             full = isinstance(self._failed, apsw.FullError)
