@@ -68,10 +68,8 @@ async def erase(
     Not reached are pinned values, stored summaries, vectors in Chroma and copies elsewhere: the output says more.
     """
     _check_who(session, actor, whole, named=bool(message), everything=everything, namespace=namespace)
-    if session is not None:
-        what = f"everything of {session}" if everything else f"{len(message or [])} entries of {session}"
-    else:
-        what = _whose(actor, whole, namespace)
+    count = "everything" if everything else f"{len(message or [])} entries"
+    what = _whose(actor, whole, namespace) if session is None else f"{count} of {session}"
     shell.confirm(f"Erase {what}, and whatever was made from it? There is no way back.", yes)
     context = None
     async with shell.opened() as storage:
