@@ -67,7 +67,7 @@ class Server(Databases, Service):
     """A server on 127.0.0.1 with its data in a temporary folder; `postgres` is superuser, no password.
 
     Without `fsync` a crash of the machine may lose data; a kill of the server does not. `settings` are those of
-    postgresql.conf and win over ours, `initdb` more options of that program. Version 18 has pgvector; 15 is Debian's and has not.
+    postgresql.conf and win over ours, `initdb` more options of that program. Version 18 has pgvector; 15 has not.
     """
 
     NAME = "pg"
@@ -115,9 +115,13 @@ class Server(Databases, Service):
             "--username=postgres --auth=trust --encoding=UTF8 --locale=C.UTF-8 --no-sync --no-instructions"
             f" {self._initdb}"
         )
+        self.run("initdb", "--pgdata", folder / "data", *words.split())
+
+    def run(self, program: str, *words: str | Path) -> None:
+        """Run one of its programs as the user who runs it."""
         done = subprocess.run(
-            [self._programs / "initdb", "--pgdata", folder / "data", *words.split()],
-            cwd=folder,
+            [self.programs / program, *words],
+            cwd=self.folder,
             env=environment(self._env),
             capture_output=True,
             text=True,
@@ -125,7 +129,7 @@ class Server(Databases, Service):
             **as_user(),
         )
         if done.returncode:
-            raise ServerError(f"initdb failed:\n{done.stderr}")
+            raise ServerError(f"{program} failed:\n{done.stderr}")
 
     def _command(self) -> list[str | Path]:
         settings = {**self._settings, "port": self.port, "unix_socket_directories": self.folder}
@@ -161,28 +165,21 @@ class Server(Databases, Service):
 
 
 class Standby(Server):
-    """A copy of a running server of version 18, which it follows under the name `standby` until it is promoted."""
+    """A copy of a running server of version 18, which it follows under a name until it is promoted."""
 
-    def __init__(self, primary: Server) -> None:
-        super().__init__(fsync=True)
+    def __init__(
+        self, primary: Server, *, name: str = "standby", settings: Mapping[str, object] | None = None
+    ) -> None:
+        super().__init__(fsync=True, settings=settings)
         self._primary = primary
+        self.name = name
 
     def _prepare(self, folder: Path) -> None:
         package = link_wheel(folder / "wheel") if is_root() else wheel()
         self._programs = package / "pginstall18" / "bin"
-        source = f"host=127.0.0.1 port={self._primary.port} user=postgres application_name=standby"
+        source = f"host=127.0.0.1 port={self._primary.port} user=postgres application_name={self.name}"
         words = "--write-recovery-conf --checkpoint=fast --no-sync --no-manifest"
-        done = subprocess.run(
-            [self._programs / "pg_basebackup", "-D", folder / "data", "-d", source, *words.split()],
-            cwd=folder,
-            env=environment(self._env),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            **as_user(),
-        )
-        if done.returncode:
-            raise ServerError(f"pg_basebackup failed:\n{done.stderr}")
+        self.run("pg_basebackup", "-D", folder / "data", "-d", source, *words.split())
 
     @contextmanager
     def deaf(self) -> Generator[None]:
