@@ -728,6 +728,29 @@ async def test_old_messages_that_a_summary_stands_for_expire_and_the_rest_stays(
     assert [row.version for row in await storage.derived(context.id, "s")] == [1]
 
 
+async def test_nothing_expires_early_while_a_clock_is_set_back_nor_late_once_it_is_right(
+    clocked: tuple[Storage, ManualClock],
+) -> None:
+    storage, clock = clocked
+    context = await new(storage)
+    await put(storage, context, *[said(f"day {n}", created_at=WHEN + timedelta(days=n)) for n in range(3)])
+    await told(storage, context, summed_up(1, 3, data={"job": "7"}))
+    lease = await _job(storage, context, "expire", {"job": "7", "seconds": 11 * 86_400})
+    clock.advance(days=12)
+    assert isinstance(await expire(storage, lease, clock=clock), Retry)
+    for back in (400, 4_000):
+        clock.advance(days=-back)
+        found = await expire(storage, lease, clock=clock)
+        assert isinstance(found, Retry)
+        assert found.not_before is not None
+        assert timedelta(0) < found.not_before - clock() <= timedelta(days=365)
+        assert await states(storage, context) == dict.fromkeys((1, 2), State.EXPIRED)
+        clock.advance(days=back)
+    clock.advance(days=1)
+    assert isinstance(await expire(storage, lease, clock=clock), Done)
+    assert await states(storage, context) == dict.fromkeys((1, 2, 3), State.EXPIRED)
+
+
 async def test_nothing_expires_that_a_live_fork_reads_as_it_was_said(
     clocked: tuple[Storage, ManualClock],
 ) -> None:
