@@ -7,7 +7,7 @@ made from, and in the write-ahead log. A vacuum frees its place and leaves its b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -152,7 +152,7 @@ async def _asked(connection: Connection, query: str, values: dict[str, Any]) -> 
 
 
 @contextmanager
-def _named(table: str) -> Iterator[None]:
+def _named(table: str) -> Generator[None]:
     """Say which table could not be written anew, and that nothing is half done."""
     try:
         yield
