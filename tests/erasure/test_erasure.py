@@ -18,6 +18,7 @@ from acms import (
     ACMS,
     ACMSConfig,
     CompactionPolicy,
+    ConfigurationError,
     EntryNotFoundError,
     GoneError,
     JSONFormatter,
@@ -538,6 +539,20 @@ async def test_a_reader_that_keeps_the_log_is_reported_and_gives_way_later(
         monkeypatch.setattr(storage._eraser, "_again", 1e-9)
         await put(storage, context, said("on"))
         assert found_in(tmp_path, SECRET) == []
+
+
+async def test_wrappers_have_the_file_behind_them_written_anew_and_a_store_without_one_erases_nothing(
+    tmp_path: Path,
+) -> None:
+    async with MemoryStorage() as memory, SQLiteStorage(tmp_path / "a.db") as file:
+        for store in (memory, file):
+            await put(store, await new(store, "a"), said(SECRET))
+        with pytest.raises(ConfigurationError, match="MemoryStorage"):
+            await erase.erase_context(memory, "a", rewrite=True)
+        assert await states(memory, await memory.context("a")) == {}
+        erased = await erase.erase_context(CachedStorage(FaultyStorage(file)), "a", verify=True, rewrite=True)
+        assert (erased.rewritten, erased.proof, erased.residue) == (("a.db",), "bytes", ())
+        assert (await erase.erase_context(memory, "a", verify=True)).proof == "rows"
 
 
 # ── whole contexts, namespaces, people ──────────────────────────────────────────────────────────────────────────────
