@@ -684,6 +684,27 @@ class Remaining:
     of: str
 
 
+UNREACHED = (
+    "pinned values and stored summaries of prompts: delete them by key, store.delete(key)",
+    "vectors in Chroma: acms reindex --embedder local --chroma PATH",
+    "backups, exports, other stores, and what a model provider has kept",
+)
+"""Where no erasure reaches, whatever the store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewriting:
+    """What a store wrote anew so that nothing of an erased text is left in its files."""
+
+    #: The tables or the file.
+    rewritten: tuple[str, ...]
+    #: Whether the bytes of all of it were searched for the texts, and where they were found.
+    searched: bool = False
+    found: tuple[str, ...] = ()
+    #: What this user could not reach, and who can.
+    unreached: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
     """What an erasure took away, and what was checked afterwards."""
@@ -700,9 +721,10 @@ class Erasure:
     residue: tuple[str, ...] = ()
     #: Whether it was looked for.
     verified: bool = False
+    #: What that proves: "rows" when the store was read back, "bytes" when its files were searched too; None unless it
+    #: was looked for. What had been erased before is no longer known, so of that there are rows only.
+    proof: Literal["rows", "bytes"] | None = None
+    #: Tables or files that were written anew without it.
+    rewritten: tuple[str, ...] = ()
     #: Where no erasure reaches, as it knows the logs of one store, and what to do there.
-    unreached: tuple[str, ...] = (
-        "pinned values and stored summaries of prompts: delete them by key, store.delete(key)",
-        "vectors in Chroma: acms reindex --embedder local --chroma PATH",
-        "backups, exports, other stores, and what a model provider has kept",
-    )
+    unreached: tuple[str, ...] = UNREACHED

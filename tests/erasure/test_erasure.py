@@ -18,6 +18,7 @@ from acms import (
     ACMS,
     ACMSConfig,
     CompactionPolicy,
+    ConfigurationError,
     EntryNotFoundError,
     GoneError,
     JSONFormatter,
@@ -540,6 +541,20 @@ async def test_a_reader_that_keeps_the_log_is_reported_and_gives_way_later(
         assert found_in(tmp_path, SECRET) == []
 
 
+async def test_wrappers_have_the_file_behind_them_written_anew_and_a_store_without_one_erases_nothing(
+    tmp_path: Path,
+) -> None:
+    async with MemoryStorage() as memory, SQLiteStorage(tmp_path / "a.db") as file:
+        for store in (memory, file):
+            await put(store, await new(store, "a"), said(SECRET))
+        with pytest.raises(ConfigurationError, match="MemoryStorage"):
+            await erase.erase_context(memory, "a", rewrite=True)
+        assert await states(memory, await memory.context("a")) == {}
+        erased = await erase.erase_context(CachedStorage(FaultyStorage(file)), "a", verify=True, rewrite=True)
+        assert (erased.rewritten, erased.proof, erased.residue) == (("a.db",), "bytes", ())
+        assert (await erase.erase_context(memory, "a", verify=True)).proof == "rows"
+
+
 # ── whole contexts, namespaces, people ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -726,6 +741,29 @@ async def test_old_messages_that_a_summary_stands_for_expire_and_the_rest_stays(
     assert [entry.content for entry in entries] == ["", "", "", "", "a fact", "recent", "the first days"]
     assert [entry.key for entry in entries[:4]] == ["0", "1", "2", "3"]
     assert [row.version for row in await storage.derived(context.id, "s")] == [1]
+
+
+async def test_nothing_expires_early_while_a_clock_is_set_back_nor_late_once_it_is_right(
+    clocked: tuple[Storage, ManualClock],
+) -> None:
+    storage, clock = clocked
+    context = await new(storage)
+    await put(storage, context, *[said(f"day {n}", created_at=WHEN + timedelta(days=n)) for n in range(3)])
+    await told(storage, context, summed_up(1, 3, data={"job": "7"}))
+    lease = await _job(storage, context, "expire", {"job": "7", "seconds": 11 * 86_400})
+    clock.advance(days=12)
+    assert isinstance(await expire(storage, lease, clock=clock), Retry)
+    for back in (400, 4_000):
+        clock.advance(days=-back)
+        found = await expire(storage, lease, clock=clock)
+        assert isinstance(found, Retry)
+        assert found.not_before is not None
+        assert timedelta(0) < found.not_before - clock() <= timedelta(days=365)
+        assert await states(storage, context) == dict.fromkeys((1, 2), State.EXPIRED)
+        clock.advance(days=back)
+    clock.advance(days=1)
+    assert isinstance(await expire(storage, lease, clock=clock), Done)
+    assert await states(storage, context) == dict.fromkeys((1, 2, 3), State.EXPIRED)
 
 
 async def test_nothing_expires_that_a_live_fork_reads_as_it_was_said(

@@ -37,18 +37,29 @@ class Wire:
             await task
         await self._server.wait_closed()
 
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._server.sockets[0].getsockname()[1]
+
     def url(self, of: str) -> str:
         """Return the URL of a database of the server by way of this wire."""
-        port = self._server.sockets[0].getsockname()[1]
         head, _, name = of.rpartition("/")
         name, _, query = name.partition("?")
         user = head.rpartition("@")[0]
         plain = "sslmode=disable&gssencmode=disable"
-        return f"{user}@127.0.0.1:{port}/{name}?{plain}{'&' if query else ''}{query}"
+        return f"{user}@127.0.0.1:{self.port}/{name}?{plain}{'&' if query else ''}{query}"
 
     def arm(self, side: str, nth: int, *, forwarded: bool) -> None:
         """Cut at the n-th message of one side, counted over all connections, before or after passing it on."""
         self._side, self._left, self._forwarded = side, nth, forwarded
+
+    def cut(self) -> None:
+        """Cut every connection, with what is under way on it, and let nobody in."""
+        self.open = False
+        self.cuts += len(self._writers) // 2
+        for writer in self._writers:
+            writer.transport.abort()
 
     def disarm(self) -> None:
         """Cut nothing any more."""

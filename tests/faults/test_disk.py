@@ -14,9 +14,11 @@ from typing import Any, cast
 import apsw
 import pytest
 
-from acms.errors import ACMSError, ConflictError, StorageError, StorageFullError
+from acms.erasure.erase import erase, erase_context
+from acms.errors import ACMSError, ConflictError, StorageBusyError, StorageError, StorageFullError
 from acms.model import Append, ContextDraft, Expect, Receipt
 from acms.storage.sqlite.store import SQLiteStorage
+from acms.testing.logs import put, said
 
 from ._vfs import FaultyVFS, checkpoint_every, failing
 from ._work import NOW, add, contexts, draft, op, sound, sound_file
@@ -269,6 +271,71 @@ async def test_a_backup_to_a_full_disk_names_the_target_and_leaves_nothing(
     await storage.backup(str(small_disk / "b.db"))
     await storage.aclose()
     assert len((await sound_file(small_disk / "b.db"))[context]) == 500
+
+
+@pytest.mark.parametrize("verify", [False, True], ids=["rewrite", "verify"])
+async def test_T19_a_full_disk_inside_a_vacuum_names_the_file_and_leaves_nothing_half_done(
+    small_disk: Path, verify: bool
+) -> None:
+    """The new file goes through the write-ahead log: where that has no room the old one stays, and stays in use."""
+    path, ballast = small_disk / "a.db", small_disk / "ballast"
+    secret = "the vault code is seven-four-one-nine"
+    async with SQLiteStorage(path) as storage:
+        (context,) = await contexts(storage, 1)
+        receipt = await put(storage, await storage.context(context), said(secret))
+        await many(storage, context, [str(n) for n in range(250)])
+    careless = apsw.Connection(str(path))  # what an earlier release left in free pages
+    careless.pragma("secure_delete", False)
+    careless.execute("CREATE TABLE x (y); INSERT INTO x SELECT content FROM entries; DROP TABLE x")
+    careless.close()
+    async with SQLiteStorage(path) as storage:
+        size = path.stat().st_size
+        ballast.write_bytes(bytes(shutil.disk_usage(small_disk).free - 300_000))
+        if verify:
+            erased = await erase(storage, context, receipt.ids, verify=True)
+            assert any(f"{path} could not be written anew" in what for what in erased.residue)
+            assert any("at byte" in what for what in erased.residue)
+        else:
+            with pytest.raises(StorageFullError, match=f"{path} could not be written anew") as told:
+                await erase(storage, context, receipt.ids, rewrite=True)
+            assert told.value.retryable
+        left = {file.name: file.stat().st_size for file in small_disk.iterdir()}
+        assert (left["a.db"], left["a.db-wal"], len(left)) == (size, 0, 4), "of the new file nothing is left"
+        assert await storage.integrity() == []
+        assert (await storage.read(context))[0].content == "", "erased all the same"
+        ballast.unlink()
+        again = await erase(storage, context, receipt.ids, verify=True, rewrite=True)
+        assert (again.residue, again.rewritten) == ((), ("a.db",))
+        assert path.stat().st_size < size
+        assert secret.encode() not in path.read_bytes()
+        await add(storage, context, "works")
+        assert await storage.integrity() == []
+
+
+async def test_T19_a_fault_at_the_nth_write_of_a_vacuum_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with FaultyVFS() as vfs:
+        async with SQLiteStorage(path) as storage:
+            (context,) = await contexts(storage, 1)
+            await many(storage, context, [str(n) for n in range(20)])
+            erased = await erase_context(storage, context)
+            failed = 0
+            for nth in range(1, 2_000, 7):
+                vfs.arm({"write"}, nth, failing(apsw.FullError), times=None)
+                try:
+                    await erase_context(storage, context, rewrite=True)
+                except StorageError as error:
+                    failed += 1
+                    assert str(path) in str(error)
+                    assert type(error) in (StorageFullError, StorageBusyError)
+                if not vfs.disarm():
+                    break
+                assert await storage.integrity() == []
+            else:
+                pytest.fail("the vacuum never came to an end")
+            assert failed > 3
+            again = await erase_context(storage, context, verify=True, rewrite=True)
+            assert (again.ids, again.residue) == (erased.ids, ())
 
 
 # ── one refused operation among many ────────────────────────────────────────────────────────────────────────────────

@@ -67,7 +67,7 @@ class Server(Databases, Service):
     """A server on 127.0.0.1 with its data in a temporary folder; `postgres` is superuser, no password.
 
     Without `fsync` a crash of the machine may lose data; a kill of the server does not. `settings` are those of
-    postgresql.conf and win over ours. Version 18 has pgvector; 15 is Debian's and has not.
+    postgresql.conf and win over ours, `initdb` more options of that program. Version 18 has pgvector; 15 has not.
     """
 
     NAME = "pg"
@@ -75,11 +75,17 @@ class Server(Databases, Service):
     ENDS_ON = signal.SIGQUIT
 
     def __init__(
-        self, *, version: int = 18, fsync: bool = False, settings: Mapping[str, object] | None = None
+        self,
+        *,
+        version: int = 18,
+        fsync: bool = False,
+        settings: Mapping[str, object] | None = None,
+        initdb: str = "",
     ) -> None:
         Service.__init__(self)
         Databases.__init__(self, f"postgresql://postgres@127.0.0.1:{self.port}/postgres")
         self._version = version
+        self._initdb = initdb
         self._settings: dict[str, object] = {
             "listen_addresses": "127.0.0.1",
             "max_connections": 200,
@@ -107,10 +113,15 @@ class Server(Databases, Service):
             self._programs = postgres.parent
         words = (
             "--username=postgres --auth=trust --encoding=UTF8 --locale=C.UTF-8 --no-sync --no-instructions"
+            f" {self._initdb}"
         )
+        self.run("initdb", "--pgdata", folder / "data", *words.split())
+
+    def run(self, program: str, *words: str | Path) -> None:
+        """Run one of its programs as the user who runs it."""
         done = subprocess.run(
-            [self._programs / "initdb", "--pgdata", folder / "data", *words.split()],
-            cwd=folder,
+            [self.programs / program, *words],
+            cwd=self.folder,
             env=environment(self._env),
             capture_output=True,
             text=True,
@@ -118,7 +129,7 @@ class Server(Databases, Service):
             **as_user(),
         )
         if done.returncode:
-            raise ServerError(f"initdb failed:\n{done.stderr}")
+            raise ServerError(f"{program} failed:\n{done.stderr}")
 
     def _command(self) -> list[str | Path]:
         settings = {**self._settings, "port": self.port, "unix_socket_directories": self.folder}
@@ -154,28 +165,21 @@ class Server(Databases, Service):
 
 
 class Standby(Server):
-    """A copy of a running server of version 18, which it follows under the name `standby` until it is promoted."""
+    """A copy of a running server of version 18, which it follows under a name until it is promoted."""
 
-    def __init__(self, primary: Server) -> None:
-        super().__init__(fsync=True)
+    def __init__(
+        self, primary: Server, *, name: str = "standby", settings: Mapping[str, object] | None = None
+    ) -> None:
+        super().__init__(fsync=True, settings=settings)
         self._primary = primary
+        self.name = name
 
     def _prepare(self, folder: Path) -> None:
         package = link_wheel(folder / "wheel") if is_root() else wheel()
         self._programs = package / "pginstall18" / "bin"
-        source = f"host=127.0.0.1 port={self._primary.port} user=postgres application_name=standby"
+        source = f"host=127.0.0.1 port={self._primary.port} user=postgres application_name={self.name}"
         words = "--write-recovery-conf --checkpoint=fast --no-sync --no-manifest"
-        done = subprocess.run(
-            [self._programs / "pg_basebackup", "-D", folder / "data", "-d", source, *words.split()],
-            cwd=folder,
-            env=environment(self._env),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            **as_user(),
-        )
-        if done.returncode:
-            raise ServerError(f"pg_basebackup failed:\n{done.stderr}")
+        self.run("pg_basebackup", "-D", folder / "data", "-d", source, *words.split())
 
     @contextmanager
     def deaf(self) -> Generator[None]:

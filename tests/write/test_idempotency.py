@@ -18,6 +18,7 @@ from acms import (
     StorageBusyError,
     StorageError,
     StorageFullError,
+    StorageUnavailableError,
     ValidationError,
     open_storage,
 )
@@ -50,6 +51,23 @@ async def test_a_repeat_gives_the_receipt_of_the_first_time(storage: Storage) ->
     async with session_on(storage) as session:
         (after,) = await session.ingest_many([message])
         assert after.message_id == first.message_id
+
+
+async def test_a_try_that_wrote_nothing_says_nothing_of_an_earlier_one_whose_outcome_is_unknown(
+    storage: Storage,
+) -> None:
+    store = FaultyStorage(storage)
+    lost = StorageUnavailableError("nobody answered")
+    lost.unknown = True
+    store.fail("append", 1, lost, after=True)
+    for nth in (2, 3):
+        store.fail("append", nth, StorageBusyError())
+    config = ACMSConfig(episodes=LONG_EPISODES, retry=RetryConfig(base_delay=0.001))
+    async with session_on(store, config=config) as session:
+        with pytest.raises(StorageUnavailableError, match="nobody answered"):
+            await session.ingest("user", "hello", idempotency_key="k")
+        await session.ingest("user", "hello", idempotency_key="k")
+        assert [entry.version for entry in await log_of(session)] == [1]
 
 
 @pytest.mark.parametrize(

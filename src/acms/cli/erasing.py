@@ -15,7 +15,7 @@ from acms.erasure import erase as erasure
 from acms.log.encoding import locate
 from acms.log.policy import CompactionPolicy
 from acms.log.validation import UNNAMED
-from acms.model import Context, Json
+from acms.model import Context
 from acms.ports import Progress
 from acms.privacy.detect import safe_key
 from acms.results import Erasure
@@ -25,6 +25,11 @@ KEPT = {
     "statement": "stays: a fact that was stated by hand and says the same",
 }
 """What is said of each kind of `Erasure.remaining`."""
+PROVED = {
+    "rows": "nothing of it is left in the rows of the store; no file was searched for what it said",
+    "bytes": "nothing of it is left in the store, in no row and no byte of the files that held it",
+}
+"""What is said of each `Erasure.proof`."""
 
 
 @command("acms erase user_123 --message ID --verify", namespace=None)
@@ -45,7 +50,10 @@ async def erase(
         str | None, typer.Option("--namespace-all", metavar="NAME", help="All sessions of a namespace.")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Search the store for what is left, every byte of it.")
+        bool, typer.Option("--verify", help="Look for what is left; says how far that was possible.")
+    ] = False,
+    rewrite: Annotated[
+        bool, typer.Option("--rewrite", help="Write the file, or tables of the server, anew without it.")
     ] = False,
     yes: Yes = False,
     namespace: Annotated[
@@ -55,23 +63,22 @@ async def erase(
     """Delete content for ever, in every fork; tombstones stay.
 
     Edits go too, and every summary and fact made from it; what such a summary stood for is in force again. A message
-    that a fact was made from stays, and is named. With --verify it leaves with 1 when something is left. There is no
-    way back, but for a backup. Not reached are pinned values, stored summaries of prompts, vectors in Chroma, and
-    copies elsewhere; the output says what to do about them.
+    that a fact was made from stays, and is named. With --verify it leaves with 1 when something is left. A PostgreSQL
+    server keeps old versions of rows in its files until --rewrite, which makes others wait for their tables.
+    Not reached are pinned values, stored summaries, vectors in Chroma and copies elsewhere: the output says more.
     """
     _check_who(session, actor, whole, named=bool(message), everything=everything, namespace=namespace)
-    where = "every namespace" if namespace is None else f"namespace {namespace}"
-    if session is not None:
-        what = f"everything of {session}" if everything else f"{len(message or [])} entries of {session}"
-    else:
-        what = f"everything {actor} said in {where}" if whole is None else f"everything in namespace {whole}"
+    count = "everything" if everything else f"{len(message or [])} entries"
+    what = _whose(actor, whole, namespace) if session is None else f"{count} of {session}"
     shell.confirm(f"Erase {what}, and whatever was made from it? There is no way back.", yes)
     context = None
     async with shell.opened() as storage:
         if session is not None:
             context = await known(storage, session, namespace or "default")
         with shell.progress("erasing") as tell:
-            how: _How = {"verify": verify, "service": ACMSConfig.from_env().compaction, "progress": tell}
+            how = _How(
+                verify=verify, rewrite=rewrite, service=ACMSConfig.from_env().compaction, progress=tell
+            )
             if context is None:
                 who = {"actor": actor, "namespace": whole if whole is not None else namespace}
                 given = {name: value for name, value in who.items() if value is not None}
@@ -82,9 +89,8 @@ async def erase(
                 done = await erasure.erase(storage, context.id, message or [], **how)
         places = {one.id: locate(one.id) or ("", 0) for one in done.remaining}
         owners = {owner: await storage.context(owner) for owner, _ in places.values()}
-    value: dict[str, Json] = {"what": what, **plain(done)}
     left = {id: (owners[owner], version) for id, (owner, version) in places.items()}
-    shell.show(value, lambda: _draw(shell, what, done, left))
+    shell.show({"what": what, **plain(done)}, lambda: _draw(shell, what, done, left))
     return 1 if done.residue else 0
 
 
@@ -92,8 +98,15 @@ class _How(TypedDict):
     """What every erasure is given."""
 
     verify: bool
+    rewrite: bool
     service: CompactionPolicy
     progress: Progress
+
+
+def _whose(actor: str | None, whole: str | None, namespace: str | None) -> str:
+    """Say whose content goes, in sessions of any name."""
+    where = "every namespace" if namespace is None else f"namespace {namespace}"
+    return f"everything {actor} said in {where}" if whole is None else f"everything in namespace {whole}"
 
 
 def _check_who(
@@ -135,9 +148,11 @@ def _draw(shell: Shell, what: str, done: Erasure, left: Mapping[str, tuple[Conte
         words += ["--db", shell.db] if shell.db else []
         if shell.db is None or safe_key(shell.db):  # an address with a password is left to the reader
             shell.line(f"  to erase it too: {shlex.join(words)}", "yellow")
+    if done.rewritten:
+        shell.line(f"written anew: {', '.join(done.rewritten)}")
     for rest in done.residue:
         shell.line(f"still there: {rest}", "red")
     if done.verified and not done.residue:
-        shell.line("nothing of it is left in the store", "green")
+        shell.line(PROVED[done.proof or "rows"], "green")
     for place in done.unreached:
         shell.line(f"not reached: {shell_words(place)}")

@@ -45,6 +45,7 @@ async def erase(
     ids: Sequence[str],
     *,
     verify: bool = False,
+    rewrite: bool = False,
     reason: str = "erased",
     service: CompactionPolicy | None = None,
     progress: Progress | None = None,
@@ -55,6 +56,11 @@ async def erase(
     as a source, directly or not, also in the profile of the namespace; and the same in copies of these contexts. A
     summary's context is asked to be compacted again where the policy says so (`service` is its outermost level).
     Repeating completes what was interrupted.
+
+    With `verify` what is left is looked for; `Erasure.proof` says how far that goes. With `rewrite` the file, or the
+    tables of the server that held it, are written anew, so that no old version of a row lies in them: that takes room
+    for one more copy, and on a server the right of the owner of the tables and, table by table, a lock. What stops it
+    is a `StorageError` that names the file or table: each is then as it was or anew, and repeating goes on.
     `EntryNotFoundError` for an id the context does not read, `LegalHoldError` before anything was changed.
     """
     if not isinstance(ids, Sequence) or isinstance(ids, str | bytes) or not ids:
@@ -68,7 +74,7 @@ async def erase(
             if entry is None or _owner(reader, entry.version) != entry.context:
                 raise EntryNotFoundError(f"the session {reader.key or reader.id!r} has no entry {id!r}")
             found.append(_link(await _context_of(storage, reader, entry), entry))
-    return await _Erasing(storage, found, reason, service, progress).run(verify=verify)
+    return await _Erasing(storage, found, reason, service, progress).run(verify=verify, rewrite=rewrite)
 
 
 @recorded
@@ -78,6 +84,7 @@ async def erase_context(
     *,
     namespace: str = "default",
     verify: bool = False,
+    rewrite: bool = False,
     reason: str = "erased",
     service: CompactionPolicy | None = None,
     progress: Progress | None = None,
@@ -91,7 +98,7 @@ async def erase_context(
         _link(own, entry)
         async for own, entry in _own(storage, [await storage.context(name, namespace=namespace)])
     ]
-    return await _Erasing(storage, found, reason, service, progress).run(verify=verify)
+    return await _Erasing(storage, found, reason, service, progress).run(verify=verify, rewrite=rewrite)
 
 
 @recorded
@@ -101,6 +108,7 @@ async def erase_subject(
     namespace: str | EllipsisType = ...,
     actor: str | EllipsisType = ...,
     verify: bool = False,
+    rewrite: bool = False,
     reason: str = "erased",
     service: CompactionPolicy | None = None,
     progress: Progress | None = None,
@@ -120,7 +128,7 @@ async def erase_subject(
         async for own, entry in _own(storage, contexts, kinds=None if who is None else (Kind.MESSAGE,))
         if who is None or entry.actor == who
     ]
-    return await _Erasing(storage, found, reason, service, progress).run(verify=verify)
+    return await _Erasing(storage, found, reason, service, progress).run(verify=verify, rewrite=rewrite)
 
 
 @recorded
@@ -129,6 +137,7 @@ async def erase_tenant(
     *,
     confirm: str,
     verify: bool = False,
+    rewrite: bool = False,
     reason: str = "erased",
     progress: Progress | None = None,
 ) -> Erasure:
@@ -137,7 +146,7 @@ async def erase_tenant(
         raise ValidationError("must be the name of the tenant whose data goes", field="confirm")
     contexts = await _contexts(storage, ContextQuery(deleted=True, limit=PAGE))
     found = [_link(own, entry) async for own, entry in _own(storage, contexts)]
-    return await _Erasing(storage, found, reason, None, progress).run(verify=verify)
+    return await _Erasing(storage, found, reason, None, progress).run(verify=verify, rewrite=rewrite)
 
 
 def _one(value: object, field: str) -> str:
@@ -170,8 +179,9 @@ class _Erasing:
         self._stated: list[str] = []
         self._remaining: tuple[Remaining, ...] = ()
 
-    async def run(self, *, verify: bool) -> Erasure:
+    async def run(self, *, verify: bool, rewrite: bool) -> Erasure:
         """Take away what was asked for and what cites it, until nothing new does."""
+        files = proof.rewritable(self._storage) if rewrite else None
         while True:
             doomed = await self._doomed()
             left = [link for link in doomed if link.id not in self._gone]
@@ -183,15 +193,22 @@ class _Erasing:
                 await self._remember(left)
             await self._blank(left)
         await self._compact_again(doomed)
+        contexts = tuple(dict.fromkeys(link.owner for link in doomed))
+        texts = sorted(self._texts)
+        anew = None if files is None else await files.rewrite(contexts, texts)
+        left = await self._residue(doomed, texts) if verify else []
         asked = {link.id for link in self._asked}
         derived = (Kind.FACT, Kind.SUMMARY)
         return Erasure(
             ids=tuple(link.id for link in doomed),
             remaining=self._remaining,
             cascaded=tuple(link.id for link in doomed if link.id not in asked and link.kind in derived),
-            contexts=tuple(dict.fromkeys(link.owner for link in doomed)),
-            residue=tuple(await self._residue(doomed)) if verify else (),
+            contexts=contexts,
+            residue=(*left, *(() if anew is None else anew.found)),
             verified=verify,
+            proof=proof.proves(self._storage, anew, texts) if verify else None,
+            rewritten=() if anew is None else anew.rewritten,
+            unreached=proof.unreached(self._storage, anew),
         )
 
     async def _doomed(self) -> list[Link]:
@@ -332,9 +349,9 @@ class _Erasing:
             if isinstance(result, ACMSError) and not isinstance(result, SessionNotFoundError):
                 raise result
 
-    async def _residue(self, doomed: Sequence[Link]) -> list[str]:
+    async def _residue(self, doomed: Sequence[Link], texts: Sequence[bytes]) -> list[str]:
         citing = [link for link in await self._doomed() if link.id not in self._gone]
-        found = await proof.residue(self._storage, doomed, self._contexts, sorted(self._texts))
+        found = await proof.residue(self._storage, doomed, self._contexts, texts)
         return [*(f"{link.id} was made from it" for link in citing), *found]
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Literal, Protocol, runtime_checkable
 
 from acms.branches import export
+from acms.errors import ConfigurationError
 from acms.log import encoding
 from acms.log.provenance import Link
 from acms.model import Context, Entry, JobQuery, Json, Media, Raw, Reasoning, State, Text, ToolCall
 from acms.ports import StorageBackend
+from acms.results import UNREACHED, Rewriting
 from acms.storage.wrapper import WrapperStorage
 
 PAGE = 500
@@ -23,6 +25,47 @@ class Searchable(Protocol):
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
         """Return what is left of entries and of their texts, in words without their content."""
         ...
+
+
+@runtime_checkable
+class Rewritable(Protocol):
+    """A store whose files can be written anew without what is erased."""
+
+    #: Where an erased text lies until that is done, in words.
+    until_rewritten: tuple[str, ...]
+
+    async def rewrite(self, contexts: Sequence[str], texts: Sequence[bytes]) -> Rewriting:
+        """Write anew what held the content of some contexts, and look for texts in it where that is possible."""
+        ...
+
+
+def rewritable(storage: StorageBackend) -> Rewritable:
+    """Return the store behind its wrappers; `ConfigurationError` when it has no files to write anew."""
+    found = _innermost(storage)
+    if not isinstance(found, Rewritable):
+        raise ConfigurationError(
+            f"{type(found).__name__} has no files that can be written anew", options=("leave rewrite out",)
+        )
+    return found
+
+
+def unreached(storage: StorageBackend, rewriting: Rewriting | None) -> tuple[str, ...]:
+    """Return where no erasure in this store reaches, and what to do there."""
+    found = _innermost(storage)
+    until = found.until_rewritten if isinstance(found, Rewritable) else ()
+    return (*(until if rewriting is None else rewriting.unreached), *UNREACHED)
+
+
+def proves(storage: StorageBackend, rewriting: Rewriting | None, texts: Sized) -> Literal["rows", "bytes"]:
+    """Return what it says that `residue` found nothing of these texts."""
+    searched = getattr(_innermost(storage), "searches_bytes", False)
+    return "bytes" if texts and (searched or (rewriting is not None and rewriting.searched)) else "rows"
+
+
+def _innermost(storage: StorageBackend) -> StorageBackend:
+    while isinstance(storage, WrapperStorage):
+        storage = storage.inner
+    return storage
 
 
 async def residue(

@@ -225,6 +225,7 @@ class WriteQueue:
 
     async def _append(self, batch: Sequence[AppendRequest]) -> list[Delivered | None]:
         attempt = conflicts = 0
+        lost: ACMSError | None = None
         while True:
             try:
                 return await self._try(batch)
@@ -255,7 +256,10 @@ class WriteQueue:
                 # The next try goes behind a head that may hold this one: without keys nobody would know it again.
                 unknown = isinstance(error, StorageUnavailableError) and error.unknown
                 keyed = all(draft.key is not None for request in batch for draft in request.drafts)
+                lost = error if unknown else lost
                 if not error.retryable or attempt >= retry.max_attempts or (unknown and not keyed):
+                    if lost is not None and error.retryable:  # that this try wrote nothing says nothing of that one
+                        raise lost from error
                     raise
                 self._head = None
                 log(logging.WARNING, "append_retry", context=self.context, code=error.code, attempt=attempt)

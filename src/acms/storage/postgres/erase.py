@@ -1,4 +1,4 @@
-"""Taking content out of a PostgreSQL database: from its tables at once, from its pages with the next vacuum."""
+"""Taking content out of a PostgreSQL database: from its rows at once, from its files when they are written anew."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from acms.model import Json, Kind, State
 from acms.storage import append_rules
 from acms.storage.postgres.database import Database
 from acms.storage.postgres.pool import Connection
+from acms.storage.traces import repeated
 
 
 class Eraser:
@@ -61,8 +62,8 @@ class Eraser:
 
         return (await self._db.within(work))[0]
 
-    async def residue(self, ids: Sequence[str]) -> list[str]:
-        """Return what is still held of erased entries beside the log: keys and derived rows."""
+    async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
+        """Return what is still held of erased entries beside the log: keys, derived rows, values that repeat a text."""
         owned: dict[str, list[int]] = {}
         for place in {place for id in ids if (place := locate(id)) is not None}:
             owned.setdefault(place[0], []).append(place[1])
@@ -73,4 +74,5 @@ class Eraser:
             for what, count in (("keys", keys[0][0]), ("derived rows", rows[0][0])):
                 if count:
                     found.append(f"{owner}: {count} {what}")
-        return found
+        values = await self._db.one("left_values", {}) if texts else ()
+        return [*found, *repeated(((key, value) for key, value in values), texts)]

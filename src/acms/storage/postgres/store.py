@@ -36,6 +36,7 @@ from acms.model import (
     SessionHead,
     State,
 )  # fmt: skip
+from acms.results import Rewriting
 from acms.runtime.loops import PerLoop
 from acms.storage import handles, records
 from acms.storage.kv_home import Clock, utc_now
@@ -49,6 +50,7 @@ from acms.storage.postgres.kv import PostgresKV
 from acms.storage.postgres.migrate import migrate, plan
 from acms.storage.postgres.pool import Pool
 from acms.storage.postgres.records import Records
+from acms.storage.postgres.rewrite import Rewriter
 from acms.storage.postgres.search import Searcher
 from acms.storage.sessions import sessions
 
@@ -227,13 +229,25 @@ class PostgresStorage:
         return await self._eraser.blank(context, versions, to=to, audit=audit)
 
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
-        """Return what is still held of erased entries beside the log: keys and derived rows.
+        """Return what is still held of erased entries beside the log: keys, derived rows, values that repeat a text.
 
-        The bytes of texts are not looked for: the pages of a server are not this handle's to read. Dead rows go with
-        the next vacuum, and copies with the backups and the write-ahead logs that hold them (docs/how-to/runbook.md).
+        That is of rows. The files of the server keep old versions of them until `rewrite`, which also searches bytes.
         """
-        del texts
-        return await self._eraser.residue(ids)
+        return await self._eraser.residue(ids, texts)
+
+    until_rewritten: tuple[str, ...] = (
+        "old versions of rows in the files and the write-ahead log of the server: acms erase --rewrite",
+    )
+
+    async def rewrite(self, contexts: Sequence[str], texts: Sequence[bytes]) -> Rewriting:
+        """Write the tables anew that held the content of some contexts: no old version of a row is left in their files.
+
+        Table by table, each under a lock that makes readers and writers wait, with room for one more copy of it. Waits
+        until nobody sees the old versions any more, for as long as this handle has patience. As a superuser it empties
+        the write-ahead log and searches every byte of both for the texts; what another one cannot do is in `unreached`.
+        `StorageError` names the table that could not be written anew, which is as it was; repeating goes on.
+        """
+        return await Rewriter(self._db).rewrite(contexts, texts)
 
     async def search(self, query: Search) -> list[Hit]:
         """Search facts, summaries and marked messages across the live contexts of a namespace."""

@@ -318,6 +318,9 @@ SELECT count(*) FROM acms.derived d
 WHERE d.tenant_id = %(tenant)s AND d.context_id = %(context)s AND d.space IN (SELECT space FROM spaces)
   AND d.version = ANY(%(versions)s::bigint[]);
 
+-- name: left_values
+SELECT key, concat_ws(chr(10), data, metadata) FROM acms.kv WHERE tenant_id = %(tenant)s;
+
 -- name: raise_epoch
 UPDATE acms.contexts SET epoch = epoch + 1 WHERE tenant_id = %(tenant)s AND context_id = %(root)s;
 

@@ -196,6 +196,9 @@ WITH RECURSIVE @spaces
 SELECT count(*) FROM derived
 WHERE ref = ?1 AND space IN (SELECT space FROM spaces) AND version IN (SELECT value FROM json_each(?2));
 
+-- name: left_values
+SELECT key, concat_ws(char(10), data, metadata) FROM kv WHERE tenant = ?;
+
 -- Everything that may be in the file because it is not erased, of every tenant: one text a row.
 -- name: said
 SELECT concat_ws(char(10), kind, privacy, role, origin, markers, closes, grp, sources,
@@ -207,6 +210,7 @@ UNION ALL SELECT concat_ws(char(10), context, kind, dedupe, state) FROM jobs
 UNION ALL SELECT concat_ws(char(10), action, detail) FROM audit
 UNION ALL SELECT DISTINCT space FROM derived
 UNION ALL SELECT concat_ws(char(10), name, data) FROM records
+UNION ALL SELECT concat_ws(char(10), tenant, key, data, metadata) FROM kv
 UNION ALL SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL;
 
 -- name: raise_epoch

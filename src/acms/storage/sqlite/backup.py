@@ -27,9 +27,11 @@ def backup(source: apsw.Connection, target: Path, progress: Callable[[int, int],
         target.unlink(missing_ok=True)
         if not isinstance(error, apsw.Error):
             raise
-        kind = StorageFullError if isinstance(error, apsw.FullError) else StorageError
-        said = f"the backup to {target} failed: {type(error).__name__}: {error}"
-        raise kind(said, options=("make room there", "choose another place")) from error
+        full = isinstance(error, apsw.FullError)
+        said = f"the backup to {target} failed: {'the disk is full' if full else f'{type(error).__name__}: {error}'}"
+        raise (StorageFullError if full else StorageError)(
+            said, options=("make room there", "choose another place")
+        ) from error
 
 
 def _copy(source: apsw.Connection, to: Path, progress: Callable[[int, int], None] | None) -> None:

@@ -3,25 +3,22 @@
 `secure_delete` puts zeros where content was, but the write-ahead log still holds the pages as they were. So after an
 erasure the log is moved into the file and cut to nothing, on the writer's thread, before the caller is answered.
 
-Whether the file still holds anything of what was erased is looked for in its raw bytes. A long text lies in pieces on
-the pages, so it is looked for in pieces, all at once: the first eight bytes of each are a number, and a table says of
-every eight bytes of the file whether they could be one.
+Whether the file still holds anything of what was erased is looked for in its raw bytes (`traces`).
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import apsw
-import numpy as np
 
+from acms.errors import StorageBusyError, StorageError, StorageFullError
 from acms.log.encoding import dump, micros
 from acms.model import Json, State
 from acms.observability.logging import log
@@ -29,68 +26,7 @@ from acms.storage import append_rules
 from acms.storage.sql import VERSION_BITS, read_entry
 from acms.storage.sqlite.file import SQLiteFile
 from acms.storage.sqlite.tables import Tables
-
-PIECE = 64
-"""Bytes of a piece; of a longer text no 127 bytes in a row can be there unnoticed."""
-LEAST = 8
-"""Bytes of the shortest text that is looked for: a shorter one is found by chance."""
-
-_BITS = 22
-_MIX = np.uint64(0x9E3779B97F4A7C15)
-
-
-class Traces:
-    """Texts that are looked for, as UTF-8 and as they stand in JSON."""
-
-    #: Bytes of the longest piece: what is read in chunks must overlap by one less.
-    longest = PIECE
-
-    def __init__(self, texts: Iterable[bytes]) -> None:
-        self._pieces: dict[int, set[bytes]] = {}
-        for text in texts:
-            for form in _forms(text):
-                for piece in _cut(form):
-                    self._pieces.setdefault(int.from_bytes(piece[:LEAST], "little"), set()).add(piece)
-        self._starts = np.array(sorted(self._pieces), np.uint64)
-        self._table = np.zeros(1 << _BITS, np.bool_)
-        self._table[self._places(self._starts)] = True
-
-    def __bool__(self) -> bool:
-        """Whether there is anything to look for."""
-        return bool(self._pieces)
-
-    @staticmethod
-    def _places(words: np.ndarray) -> np.ndarray:
-        return (words * _MIX) >> np.uint64(64 - _BITS)
-
-    def find(self, data: bytes) -> dict[bytes, int]:
-        """Return the pieces that are in some bytes, each with the place where it is first."""
-        found: dict[bytes, int] = {}
-        for shift in range(min(LEAST, len(data) - LEAST + 1)):
-            words = np.frombuffer(data, "<u8", (len(data) - shift) // LEAST, shift)
-            maybe = np.flatnonzero(self._table[self._places(words)])
-            for word in maybe[np.isin(words[maybe], self._starts)].tolist():
-                start = shift + word * LEAST
-                for piece in self._pieces[int(words[word])]:
-                    if data.startswith(piece, start):
-                        found[piece] = min(found.get(piece, start), start)
-        return found
-
-
-def _forms(text: bytes) -> Iterator[bytes]:
-    yield text
-    escaped = json.dumps(text.decode(errors="ignore"), ensure_ascii=False)[1:-1].encode()
-    if escaped != text:
-        yield escaped
-
-
-def _cut(text: bytes) -> Iterator[bytes]:
-    if len(text) < LEAST:
-        return
-    for start in range(0, len(text), PIECE):
-        piece = text[start : start + PIECE]
-        yield piece if len(piece) == PIECE else text[-PIECE:]
-
+from acms.storage.traces import Traces, repeated
 
 WAIT = 1000
 """Milliseconds that emptying the write-ahead log waits for readers who still need it; writers wait meanwhile."""
@@ -110,8 +46,9 @@ class Eraser:
         #: Whether the write-ahead log may hold what was erased, and when to try again; only the writer's thread looks.
         self._stale = False
         self._again = 0.0
-        #: Whether the file is to be written anew after the next commit.
+        #: Whether the file is to be written anew after the next commit, and what prevented it the last time.
         self._anew = False
+        self._failed: apsw.Error | None = None
 
     def blank(
         self,
@@ -162,10 +99,11 @@ class Eraser:
     def committed(self, writer: apsw.Connection) -> None:
         """Take what was erased out of the write-ahead log, and out of the pages if that was asked for."""
         if self._anew:
-            self._anew, self._stale = False, True
+            self._anew, self._stale, self._failed = False, True, None
             try:
                 writer.execute("VACUUM").fetchall()
             except apsw.Error as error:
+                self._failed = error
                 log(logging.WARNING, "vacuum_failed", error=type(error).__name__)
         if self._stale and time.monotonic() >= self._again:
             self._empty_wal(writer)
@@ -191,19 +129,44 @@ class Eraser:
 
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
         """See `SQLiteStorage.residue`."""
-        from acms.storage.sqlite.erase import Traces  # numpy is loaded when something is looked for
-
         found = await self._file.read(lambda connection: self._left(connection, ids), large=True)
         traces = Traces(texts)
         if not traces:
             return found
         if not self._file.read_only:
             await self._clean(anew=False)
+        found += await self._file.read(lambda connection: self._values(connection, texts), large=True)
         places = await self._file.read(lambda connection: self._traced(connection, traces), large=True)
         if places and not self._file.read_only:
-            await self._clean(anew=True)
+            try:
+                await self._write_anew()
+            except (
+                StorageError
+            ) as error:  # what was erased is erased, and its caller told where it still lies
+                found.append(str(error))
             places = await self._file.read(lambda connection: self._traced(connection, traces), large=True)
         return [*found, *places]
+
+    async def rewrite(self) -> None:
+        """See `SQLiteStorage.rewrite`."""
+        await self._write_anew()
+        if self._stale:
+            raise StorageBusyError(
+                f"{self._file.path} was written anew, but a reader keeps its write-ahead log from being emptied",
+                options=("end the reader, then repeat the call",),
+            )
+
+    async def _write_anew(self) -> None:
+        await self._clean(anew=True)
+        if self._failed is not None:
+            full = isinstance(self._failed, apsw.FullError)
+            raise (StorageFullError if full else StorageError)(
+                f"{self._file.path} could not be written anew, and is as it was: {self._failed}",
+                options=(
+                    "make room for one more copy of it, there and where temporary files go ($SQLITE_TMPDIR)",
+                    "repeat the call: what was erased stays erased",
+                ),
+            ) from self._failed
 
     async def _clean(self, *, anew: bool) -> None:
         """Let the writer empty the write-ahead log, after writing the whole file anew if asked to."""
@@ -225,6 +188,10 @@ class Eraser:
                 if count:
                     found.append(f"{owner}: {count} {what}")
         return found
+
+    def _values(self, connection: apsw.Connection, texts: Sequence[bytes]) -> list[str]:
+        """Return where the key-value memory of this tenant repeats what was erased."""
+        return repeated(connection.execute(self._tables.sql["left_values"], (self._tables.tenant,)), texts)
 
     def _traced(self, connection: apsw.Connection, traces: Traces) -> list[str]:
         """Return where texts were found that nothing in the file says any more."""

@@ -38,6 +38,7 @@ from acms.model import (
     SessionHead,
     State,
 )
+from acms.results import Rewriting
 from acms.storage import append_rules, handles, records
 from acms.storage.append_rules import Read
 from acms.storage.sessions import sessions
@@ -187,14 +188,27 @@ class SQLiteStorage:
             lambda writer: self._eraser.blank(writer, context, versions, to=to, audit=audit)
         )
 
+    #: A deleted row is overwritten at once, and the write-ahead log emptied.
+    until_rewritten: tuple[str, ...] = ()
+    searches_bytes = True
+
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
         """Return what the file still holds of erased entries, in words without their content.
 
-        Keys and derived rows of the ids; and the texts, in every byte of the file and its write-ahead
-        log. A text that something else still says, of whatever tenant, is no residue; one of less than eight bytes is
-        not looked for. When one is found the file is written anew, once, and searched again.
+        Keys and derived rows of the ids, values that repeat a text; and the texts, in every byte of the file and its
+        write-ahead log. A text that something else still says, of whatever tenant, is no residue; one of less than
+        eight bytes is not looked for. When one is found the file is written anew, once, and searched again.
         """
         return await self._eraser.residue(ids, texts)
+
+    async def rewrite(self, contexts: Sequence[str], texts: Sequence[bytes]) -> Rewriting:
+        """Write the whole file anew, without what is erased, and empty its write-ahead log.
+
+        Takes room for one more copy. `StorageFullError` and `StorageError` name the file, which is then as it was.
+        """
+        del contexts, texts  # the whole file; it is searched by `residue`
+        await self._eraser.rewrite()
+        return Rewriting(rewritten=(self.path.name,))
 
     # ── derived rows and search ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,227 @@
+"""Writing the tables of a PostgreSQL database anew, so that nothing of what was erased is left in the server's files.
+
+An erased row stays as an old version in the file of its table, in its indexes, in the sampled values that plans are
+made from, and in the write-ahead log. A vacuum frees its place and leaves its bytes; a rewrite copies what is live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import psycopg
+
+from acms.errors import ConfigurationError, StorageBusyError, StorageError
+from acms.results import Rewriting
+from acms.storage.postgres.database import Database
+from acms.storage.postgres.pool import Connection, translate
+from acms.storage.traces import Traces
+
+CHUNK = 4 << 20
+"""Bytes of a file that are searched at once."""
+SEGMENT = 1 << 30
+"""Bytes of a file of a table; a larger table has several."""
+LOOK = 0.05
+"""Seconds between two looks at who still sees what was erased."""
+STATISTICS = "pg_catalog.pg_statistic"
+
+_ELSEWHERE = (
+    "standbys until they have replayed it, archives of the write-ahead log, the message log of the server",
+)
+_NOT_ALLOWED = (
+    "the write-ahead log and the sampled values of the server, and a search of bytes: repeat it as a superuser",
+)
+_WHO = """
+SELECT current_setting('is_superuser') = 'on', pg_has_role('pg_read_all_stats', 'USAGE'),
+       ARRAY(SELECT c.oid::regclass::text FROM pg_class c
+             WHERE c.oid = ANY (%(tables)s::regclass[]) AND NOT pg_has_role(c.relowner, 'USAGE')),
+       (SELECT pg_get_userbyid(n.nspowner) FROM pg_namespace n WHERE n.nspname = 'acms')
+"""
+# The partitions of some contexts, and the tables that have none.
+_TABLES = """
+WITH many AS (SELECT count(*)::int AS p FROM pg_inherits WHERE inhparent = 'acms.entries'::regclass),
+     homes AS (SELECT DISTINCT n FROM many, generate_series(0, p - 1) AS n, unnest(%(contexts)s::text[]) AS c (id)
+               WHERE satisfies_hash_partition('acms.entries'::regclass, p, n, c.id))
+SELECT c.oid::regclass::text FROM pg_class c
+WHERE c.relnamespace = 'acms'::regnamespace AND c.relkind = 'r'
+  AND (c.relname IN ('jobs', 'kv', 'vectors')
+       OR c.relname IN (SELECT name || '_' || n FROM homes, unnest(ARRAY['entries', 'derived', 'records']) AS name))
+ORDER BY c.relname
+"""
+# Old versions are kept for whoever began before rows were blanked: a session, a standby that reports back, a slot.
+_OLDER = """
+SELECT format('the session %%s %%s', pid, application_name) FROM pg_stat_activity
+WHERE pid <> pg_backend_pid() AND (datname = current_database() OR datname IS NULL)
+  AND greatest(age(backend_xmin), age(backend_xid)) > age(%(mark)s::xid)
+UNION ALL SELECT 'the replication slot ' || slot_name FROM pg_replication_slots WHERE age(xmin) > age(%(mark)s::xid)
+UNION ALL SELECT 'the prepared transaction ' || gid FROM pg_prepared_xacts
+WHERE database = current_database() AND age(transaction) > age(%(mark)s::xid)
+"""
+_FORGET = "DELETE FROM pg_catalog.pg_statistic WHERE starelid = ANY (%(tables)s::regclass[])"
+_FILES = """
+WITH homes AS (SELECT unnest(%(tables)s::regclass[])::oid AS id),
+     all_of AS (SELECT id FROM homes UNION SELECT c.reltoastrelid FROM pg_class c JOIN homes h ON h.id = c.oid)
+SELECT c.oid::regclass::text, pg_relation_filepath(c.oid), pg_relation_size(c.oid)
+FROM pg_class c
+WHERE c.oid IN (SELECT id FROM all_of UNION SELECT i.indexrelid FROM pg_index i JOIN all_of a ON a.id = i.indrelid)
+"""
+# What the rows of every tenant say as they are now.
+_SAID = """
+SELECT p FROM unnest(%(pieces)s::bytea[]) AS p
+WHERE EXISTS (SELECT FROM acms.entries e WHERE position(p IN convert_to(concat_ws(chr(10),
+          e.content, e.parts, e.data, e.metadata, e.key, e.actor, e.markers, e.sources, e.grp, e.origin), 'UTF8')) > 0)
+   OR EXISTS (SELECT FROM acms.contexts c WHERE position(p IN convert_to(concat_ws(chr(10),
+          c.tenant_id, c.namespace, c.key, c.settings, c.tail), 'UTF8')) > 0)
+   OR EXISTS (SELECT FROM acms.kv k WHERE position(p IN convert_to(concat_ws(chr(10),
+          k.key, k.data, k.metadata), 'UTF8')) > 0)
+"""
+
+
+class Rewriter:
+    """Writes anew what held erased content."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def rewrite(self, contexts: Sequence[str], texts: Sequence[bytes]) -> Rewriting:
+        """See `PostgresStorage.rewrite`."""
+        await self._db.open()
+        async with self._alone() as connection:
+            tables = [name for (name,) in await _asked(connection, _TABLES, {"contexts": list(contexts)})]
+            superuser, sees = await _allowed(connection, tables)
+            await self._wait_for_others(connection)
+            if superuser:
+                stale = {"tables": [*tables, "acms.entries", "acms.derived"]}
+                await _asked(connection, _FORGET, stale)
+                tables.append(STATISTICS)
+            for table in tables:
+                how = "FULL" if table == STATISTICS else "FULL, ANALYZE"
+                with _named(table):
+                    await connection.execute(f"VACUUM ({how}) {table}".encode())
+            found: list[str] = []
+            if superuser:
+                with _named("the write-ahead log"):
+                    await _empty_wal(connection)
+                    found = await _search(connection, tables, Traces(texts)) if texts else []
+        unseen = () if sees else ("old versions of rows that sessions of other users still see",)
+        left = () if superuser else _NOT_ALLOWED
+        return Rewriting(
+            rewritten=tuple(tables),
+            searched=superuser and bool(texts),
+            found=tuple(found),
+            unreached=(*left, *unseen, *_ELSEWHERE),
+        )
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncGenerator[Connection]:
+        """Borrow a connection that is nobody else's, with as much time for a statement as the server gives the user."""
+        if self._db.pool.pooled:
+            raise ConfigurationError(
+                "tables are not written anew through a pooler", options=("connect to the server directly",)
+            )
+        try:
+            connection = await self._db.pool.dedicated()
+        except psycopg.Error as error:
+            raise translate(error) from error
+        try:
+            connection.limit = None
+            yield connection
+        finally:
+            connection.pgconn.finish()
+
+    async def _wait_for_others(self, connection: Connection) -> None:
+        """Wait until nobody can see what was blanked before this call."""
+        ((mark,),) = await _asked(connection, "SELECT pg_current_xact_id()::xid::text", {})
+        deadline = asyncio.get_running_loop().time() + self._db.pool.patience
+        while older := await _asked(connection, _OLDER, {"mark": mark}):
+            if asyncio.get_running_loop().time() > deadline:
+                raise StorageBusyError(
+                    f"what was erased is gone from the rows; no table was written anew, for {older[0][0]} began before"
+                    " and keeps their old versions in the files",
+                    options=("end it, then repeat the call",),
+                )
+            await asyncio.sleep(LOOK)
+
+
+async def _asked(connection: Connection, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+    with _named("the server"):
+        cursor = await connection.execute(query.encode(), values)
+        return await cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def _named(table: str) -> Generator[None]:
+    """Say which table could not be written anew, and that nothing is half done."""
+    try:
+        yield
+    except psycopg.Error as error:
+        ours = translate(error)
+        kind = type(ours) if isinstance(ours, StorageError) else StorageError
+        raise kind(
+            f"{table} could not be written anew, and is as it was; what was erased is gone from its rows ({ours})",
+            options=("repeat the call: it goes on", *ours.options),
+        ) from error
+
+
+async def _allowed(connection: Connection, tables: Sequence[str]) -> tuple[bool, bool]:
+    """Return whether this user is superuser and whether he sees other users' transactions; he must own the tables."""
+    ((superuser, sees, foreign, owner),) = await _asked(connection, _WHO, {"tables": list(tables)})
+    if foreign:
+        raise ConfigurationError(
+            f"what was erased is gone from the rows; only {owner}, who owns the tables, may write them anew",
+            options=(
+                f"repeat it as {owner}",
+                "repeat it as a superuser, who also empties the write-ahead log",
+            ),
+        )
+    return superuser, sees
+
+
+async def _empty_wal(connection: Connection) -> None:
+    """Have the server write over every segment of its log that holds what was written until now.
+
+    A checkpoint gives old segments new names and leaves what is in them, so all that have a name are gone through, and
+    those that got one meanwhile a second time. A segment that is switched away from is filled with zeros.
+    """
+    for _ in range(2):
+        await connection.execute("CHECKPOINT")
+        ((last,),) = await _asked(
+            connection, "SELECT max(name) FROM pg_ls_waldir() WHERE name ~ '^[0-9A-F]{24}$'", {}
+        )
+        at = ""
+        while at <= last:
+            await _asked(connection, "SELECT pg_logical_emit_message(true, 'acms', '')", {})
+            await _asked(connection, "SELECT pg_switch_wal()", {})
+            await _asked(connection, "SELECT pg_logical_emit_message(true, 'acms', '')", {})
+            ((at,),) = await _asked(connection, "SELECT pg_walfile_name(pg_current_wal_insert_lsn())", {})
+    await connection.execute("CHECKPOINT")
+
+
+async def _search(connection: Connection, tables: Sequence[str], traces: Traces) -> list[str]:
+    """Return where texts are in the files of tables and in the write-ahead log that no row says any more."""
+    files: list[tuple[str, str]] = []
+    for name, path, size in await _asked(connection, _FILES, {"tables": list(tables)}):
+        files += [(name, f"{path}.{n}" if n else path) for n in range(max(1, -(-size // SEGMENT)))]
+    log = await _asked(connection, "SELECT name FROM pg_ls_waldir()", {})
+    files += [("the write-ahead log", f"pg_wal/{name}") for (name,) in log]
+    places: dict[bytes, str] = {}
+    for name, path in files:
+        overlap, start = b"", 0
+        while data := await _read(connection, path, start):
+            for piece in traces.find(overlap + data):
+                places.setdefault(piece, f"{name}: in {path} of the server")
+            start += len(data)
+            overlap = (overlap + data)[1 - traces.longest :]
+    if places:
+        for (said,) in await _asked(connection, _SAID, {"pieces": list(places)}):
+            places.pop(bytes(said), None)
+    return list(dict.fromkeys(places.values()))
+
+
+async def _read(connection: Connection, path: str, start: int) -> bytes:
+    cursor = connection.cursor(binary=True)
+    await cursor.execute("SELECT pg_read_binary_file(%s, %s, %s, true)", (path, start, CHUNK))
+    row = await cursor.fetchone()
+    return bytes(row[0]) if row is not None and row[0] is not None else b""

@@ -1,0 +1,87 @@
+"""Texts that are looked for in raw bytes: of a database file, or of the files of a server.
+
+A long text lies in pieces on the pages of a file, so it is looked for in pieces, all at once: the first eight bytes of
+each are a number, and a table says of every eight bytes of the file whether they could be one. What a database keeps
+compressed is not seen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+PIECE = 64
+"""Bytes of a piece; of a longer text no 127 bytes in a row can be there unnoticed."""
+LEAST = 8
+"""Bytes of the shortest text that is looked for: a shorter one is found by chance."""
+SENTENCE = 16
+"""Bytes of the shortest text whose repetition in a value counts: a shorter one may be anybody's."""
+
+_BITS = 22
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Traces:
+    """Texts that are looked for, as UTF-8 and as they stand in JSON."""
+
+    #: Bytes of the longest piece: what is read in chunks must overlap by one less.
+    longest = PIECE
+
+    def __init__(self, texts: Iterable[bytes]) -> None:
+        self._pieces: dict[int, set[bytes]] = {}
+        for text in texts:
+            for form in forms(text):
+                for piece in _cut(form):
+                    self._pieces.setdefault(int.from_bytes(piece[:LEAST], "little"), set()).add(piece)
+        self._starts = np.array(sorted(self._pieces), np.uint64)
+        self._table = np.zeros(1 << _BITS, np.bool_)
+        self._table[self._places(self._starts)] = True
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to look for."""
+        return bool(self._pieces)
+
+    @staticmethod
+    def _places(words: np.ndarray) -> np.ndarray:
+        return (words * _MIX) >> np.uint64(64 - _BITS)
+
+    def find(self, data: bytes) -> dict[bytes, int]:
+        """Return the pieces that are in some bytes, each with the place where it is first."""
+        found: dict[bytes, int] = {}
+        for shift in range(min(LEAST, len(data) - LEAST + 1)):
+            words = np.frombuffer(data, "<u8", (len(data) - shift) // LEAST, shift)
+            maybe = np.flatnonzero(self._table[self._places(words)])
+            for word in maybe[np.isin(words[maybe], self._starts)].tolist():
+                start = shift + word * LEAST
+                for piece in self._pieces[int(words[word])]:
+                    if data.startswith(piece, start):
+                        found[piece] = min(found.get(piece, start), start)
+        return found
+
+
+def forms(text: bytes) -> Iterator[bytes]:
+    """Yield a text as it stands by itself and as it stands in JSON."""
+    yield text
+    escaped = json.dumps(text.decode(errors="ignore"), ensure_ascii=False)[1:-1].encode()
+    if escaped != text:
+        yield escaped
+
+
+def repeated(values: Iterable[tuple[str, str]], texts: Iterable[bytes]) -> list[str]:
+    """Return which keys of a key-value memory hold a value, in JSON, that repeats a text of a sentence or more."""
+    wanted = {form.decode(errors="ignore") for text in texts if len(text) >= SENTENCE for form in forms(text)}
+    return [
+        f"the key-value memory repeats it under the key {key!r}: delete(key)"
+        for key, value in values
+        if any(text in value for text in wanted)
+    ]
+
+
+def _cut(text: bytes) -> Iterator[bytes]:
+    if len(text) < LEAST:
+        return
+    for start in range(0, len(text), PIECE):
+        piece = text[start : start + PIECE]
+        yield piece if len(piece) == PIECE else text[-PIECE:]
