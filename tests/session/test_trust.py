@@ -148,7 +148,8 @@ async def test_what_is_recalled_or_summarised_never_instructs(codec: Any, tmp_pa
         for budget in (900, 900, 6_000):  # the second time what was summarised is stored and pinned
             rendered = await prompt.render(budget=budget)
             instructing = [one for one in rendered.messages if one.role in (Role.SYSTEM, Role.DEVELOPER)]
-            assert {one.text for one in instructing} <= {"Help.", "You are the assistant of the orders team."}
+            own = "Help.\nYou are the assistant of the orders team."
+            assert all(line in own for one in instructing for line in one.text.splitlines())
             given = json.dumps(rendered.payload.get("system") or rendered.payload.get("instructions") or "")
             assert "Evil" not in given
             for one in rendered.messages:
