@@ -548,10 +548,14 @@ class HasRecords(Protocol):
 
 @runtime_checkable
 class HasHeads(Protocol):
-    """A store that tells in one read where all sessions of a namespace stand."""
+    """A store that tells in one read where many sessions stand: all of a namespace, or those of a page."""
 
     async def heads(self, namespace: str) -> list[SessionHead]:
         """Return where each live context of a namespace stands, in the order in which they were created."""
+        ...
+
+    async def heads_of(self, contexts: Sequence[str]) -> list[Head | None]:
+        """Return the heads of contexts in their order; None for one that is not there, or was deleted."""
         ...
 
 

@@ -11,7 +11,20 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, overload
 
 from acms.errors import EntryNotFoundError, ValidationError
-from acms.model import Durability, Embedded, Entry, Json, Kind, Part, Redaction, Role, Source, Span, State
+from acms.model import (
+    Durability,
+    Embedded,
+    Entry,
+    Json,
+    Kind,
+    Origin,
+    Part,
+    Redaction,
+    Role,
+    Source,
+    Span,
+    State,
+)
 
 __all__ = [
     "Band",
@@ -113,6 +126,9 @@ class ContextItem:
     redaction: Redaction | None = None
     #: Version of the later statement on the same subject that it is shown with, as the end of its content says.
     later: int | None = None
+    #: How far it is believed: where it came from, or of a fact and a summary the least believed of what they were made
+    #: from; `external` where nobody noted it.
+    trust: Origin = Origin.EXTERNAL
 
     def __repr__(self) -> str:
         begin = " ".join(self.content[:80].split())
@@ -121,8 +137,11 @@ class ContextItem:
 
     @property
     def speaker(self) -> str | None:
-        """Under whose name it stands in a joined text: a person, a role, or "fact"; None for a summary."""
-        return "fact" if self.source is Source.FACT else self.actor_id or self.role
+        """Under whose name it stands in a joined text: a person, a role, or "fact"; None for a summary.
+
+        Somebody whose name is a role, or "fact", stands under the role of the message.
+        """
+        return "fact" if self.source is Source.FACT else named(self.actor_id, self.role)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,6 +386,14 @@ class ContextItems(Sequence[ContextItem]):
 
 SEPARATOR = "\n\n"
 """What stands between two items of a joined text."""
+
+
+def named(actor: str | None, role: Role | None) -> str | None:
+    """Return under whose name a message stands: nobody passes for a role, or for what is known."""
+    return role if actor is None or actor.strip().casefold() in _TAKEN else actor
+
+
+_TAKEN = frozenset(("", "fact", "summary", *Role))
 
 
 def speak(speaker: str | None, content: str) -> str:
@@ -669,6 +696,8 @@ class Compaction:
     created_at: datetime
     #: False when it was undone, or a later summary stands for it too.
     in_force: bool = True
+    #: The least believed of what it was made from; `external` where nobody noted it.
+    trust: Origin = Origin.EXTERNAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,7 +130,7 @@ def test_what_has_no_data_of_ours_is_a_fact_all_the_same() -> None:
     found = as_fact(
         entry(1, "x", kind=Kind.FACT, data={"value": 3, "confidence": "high", "trust": "me", "subject": None})
     )
-    assert (found.value, found.confidence, found.trust, found.subject) == ("", 1.0, Origin.DERIVED, "")
+    assert (found.value, found.confidence, found.trust, found.subject) == ("", 1.0, Origin.EXTERNAL, "")
     assert (found.cardinality, found.fact_type, found.scope) == ("many", "fact", "session")
 
 

@@ -162,6 +162,12 @@ def _read(text: str) -> int:
 
 
 @pytest.mark.usefixtures("counted")
+def test_private_keys_that_begin_again_and_again_are_read_once() -> None:
+    """A quarter of a megabyte of such lines once took ten seconds."""
+    assert _read(BEGIN * (256 * 1024 // len(BEGIN))) <= 4.4 * _read(BEGIN * (64 * 1024 // len(BEGIN)))
+
+
+@pytest.mark.usefixtures("counted")
 def test_four_times_the_text_is_four_times_the_reading() -> None:
     grown: dict[str, float] = {}
     for opening in (*OPENINGS, *_ROWS[::50]):
@@ -183,10 +189,10 @@ def test_a_text_that_takes_too_much_work_is_stopped_and_taken_out_whole(
         list(named.names(text, text, Work(0)))
 
 
-def _seconds(text: str) -> float:
-    """Return the least time of three: what else runs on the machine only adds to it."""
+def _seconds(text: str, runs: int) -> float:
+    """Return the least time of some runs: what else runs on the machine only adds to it."""
     times: list[float] = []
-    for _ in range(3):
+    for _ in range(runs):
         began = process_time()
         spans(text)
         times.append(process_time() - began)
@@ -198,12 +204,12 @@ def _seconds(text: str) -> float:
 def test_twice_the_text_takes_twice_as_long_up_to_a_megabyte(opening: str) -> None:
     """Times of texts of one size differ by the machine: a ratio must be wrong five times, at growing sizes, to count."""
     size, worst = 16_000, 9.0
-    for _ in range(5):
-        worst = min(
-            worst, _seconds(_repeated(opening, 2 * size)) / max(0.001, _seconds(_repeated(opening, size)))
-        )
+    for runs in (1, 1, 3, 3, 3):
+        short, long = (max(0.001, _seconds(_repeated(opening, times * size), runs)) for times in (1, 2))
+        worst = min(worst, long / short)
         if worst <= 2.3:
             break
         size = min(2 * size, 500_000)
     assert worst <= 2.3
-    assert _seconds(_repeated(opening, 1_000_000)) < 2.3**4 * max(0.01, _seconds(_repeated(opening, 62_500)))
+    most = 2.3**4 * max(0.01, _seconds(_repeated(opening, 62_500), 1))
+    assert any(_seconds(_repeated(opening, 1_000_000), runs) < most for runs in (1, 3))

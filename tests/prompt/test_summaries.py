@@ -130,7 +130,7 @@ async def test_over_budget_a_summary_stands_for_the_oldest_messages(
     fitted, run = await rendered(summaries, history(20), 100)
     assert fitted.tokens <= 100
     assert texts(fitted)[0] == "<summary>\nsummary number 1\n</summary>"
-    assert fitted.placed[0].message.role is Role.SYSTEM
+    assert fitted.placed[0].message.role is Role.USER  # what users and tools said never instructs
     assert await summaries.get(ID) == "summary number 1"
     entry = await store.get(ID)
     assert entry is not None

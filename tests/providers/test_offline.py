@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from acms import ACMS
 from acms.knowledge import Fact, Proposal
 from acms.model import Origin
 from acms.ports import ReflectionRequest, Reflector, Turn
@@ -40,6 +41,22 @@ async def reflect(said: Sequence[str | Turn], facts: Sequence[Fact] = ()) -> lis
 def fact(id: str, content: str, **more: object) -> Fact:
     given = {"fact_type": "decision", "subject": "project", "attribute": "decision", "value": content, **more}
     return Fact(id=id, content=content, **given)  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_decision_corrected_among_forty_messages_is_the_only_one_in_force() -> None:
+    said = {
+        3: "Decision: Use JWT tokens for auth.",
+        25: "Decision: We're switching to session cookies — JWT was too complex.",
+    }
+    async with ACMS("s", MemoryStorage(), reflector=OfflineReflector()) as session:
+        for number in range(1, 41):
+            text = said.get(number, f"Filler {number}: can you elaborate?")
+            await session.ingest("user" if number % 2 else "assistant", text)
+        await session.wait_pending()
+        assert [one.value for one in await session.facts()] == ["session cookies"]
+        items = await session.recall("What auth method are we using?", budget=2000)
+        assert "session cookies" in items[0].content
+        assert not any("Use JWT" in item.content for item in items)
 
 
 async def test_it_is_a_reflector_with_a_name() -> None:

@@ -7,11 +7,15 @@ import json
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import apsw
 import httpx2
 import pytest
+from typer.testing import CliRunner
 
+from acms.cli.commands import app as commands
 from acms.log import encoding
 from acms.server import create_app
 from acms.server.audit import Noted, trail
@@ -307,3 +311,49 @@ async def test_odd_idempotency_keys_are_refused(service: Guarded, tenant: str) -
     id = await talk(client, "one")
     reply = await client.post(f"/contexts/{id}/compact", headers={"Idempotency-Key": "x" * 256})
     assert (reply.status_code, reply.json()["errors"][0]["field"]) == (400, "idempotency-key")
+
+
+# ── tampering ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+TAMPER = {
+    "changed": "UPDATE entries SET data = replace(data, 'deleteContext', 'createContext') WHERE row >> 32 = :log",
+    "removed": "DELETE FROM entries WHERE row = (:log << 32) + 3",
+    "cut": """
+        DELETE FROM entries WHERE row > (:log << 32) + 3 AND row >> 32 = :log;
+        UPDATE contexts SET version = 3, messages = 3, tokens = 0, (chain, last_message) = (
+            SELECT chain, 'm_' || substr(id, 3) || '_3_' || nonce FROM entries WHERE row = (:log << 32) + 3
+        ) WHERE ref = :log""",
+}
+
+
+def acms(*arguments: str) -> tuple[int, str]:
+    """Run a command; return its exit code and what it says."""
+    done = CliRunner().invoke(commands, list(arguments))
+    return done.exit_code, done.stdout
+
+
+@pytest.mark.parametrize("how", TAMPER)
+async def test_a_trail_that_was_tampered_with_is_noticed(tmp_path: Path, how: str) -> None:
+    """By `verify` where a row is not what it was; by the witness where the end is gone and the head fits again."""
+    file, witness = tmp_path / "log.db", tmp_path / "heads.jsonl"
+    async with guarded(f"sqlite:///{file}") as service:
+        client = await service.key("acme")
+        id = await talk(client, "one")
+        assert (await client.delete(f"/contexts/{id}")).status_code == 200
+    db = ("--db", f"sqlite:///{file}?tenant=acme")
+    run = partial(asyncio.to_thread, acms)
+    assert (await run("witness", str(witness), *db))[0] == 0
+    assert (await run("verify", "--witness", str(witness), *db))[0] == 0
+    connection = apsw.Connection(str(file))
+    (log,) = next(connection.execute("SELECT ref FROM contexts WHERE key = '@audit' AND tenant = 'acme'"))
+    before = connection.total_changes()
+    connection.execute(TAMPER[how], {"log": log}).fetchall()
+    assert connection.total_changes() > before
+    connection.close()
+    code, said = await run("verify", *db)
+    assert (code, "@audit" in said) == ((0, False) if how == "cut" else (1, True)), said
+    code, said = await run("verify", "--witness", str(witness), *db)
+    assert code == 1, said
+    if how == "cut":
+        assert "the log ends before this version" in said

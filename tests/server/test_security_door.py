@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 
+import psutil
 import pytest
 
 from acms.errors import ConfigurationError
 from acms.server import Limits, ServerConfig
 from acms.server.listen import WAITING, bounded
 from acms.server.operation import Scope
+from tests.faults._service import service as process
 from tests.server.guarded import GUARDED, Guarded, guarded
 
 PAGE = "https://app.example.org"
@@ -339,6 +342,22 @@ async def test_requests_that_wait_for_their_turn_are_bounded(narrow: str) -> Non
     said = await _said(narrow, (GET + b"\r\n") * (WAITING + 1), b"", (GET + b"\r\n") * 10 * WAITING)
     assert 0 < said.count(b"HTTP/1.1 200 ") <= WAITING + 1
     assert b"HTTP/1.1 4" not in said, "it would be taken for the answer to another request"
+
+
+def test_trailer_fields_that_never_end_do_not_fill_the_memory() -> None:
+    """Without a key 40 MB of them once took a gigabyte."""
+    with process("memory://", "--auth", "off") as service, service.client() as client:
+        assert client.get("/contexts").status_code == 200
+        held = psutil.Process(service.process.pid).memory_info().rss
+        block = b"".join(b"x-t%06d: " % number + b"a" * 64 + b"\r\n" for number in range(800))
+        sent, address = 0, ("127.0.0.1", int(service.url.rpartition(":")[2]))
+        with socket.create_connection(address, timeout=10) as connection, suppress(OSError):
+            connection.sendall(POST + CHUNKED + b"2\r\n{}\r\n0\r\n")
+            while sent < 40_000_000:
+                connection.sendall(block)
+                sent += len(block)
+        assert sent < 40_000_000
+        assert psutil.Process(service.process.pid).memory_info().rss < held + 32_000_000
 
 
 async def test_trailer_fields_are_no_header_fields(service: Guarded) -> None:

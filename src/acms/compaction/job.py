@@ -33,7 +33,7 @@ from acms.errors import (
 )
 from acms.jobs import requests
 from acms.jobs.worker import POLL, Handler
-from acms.log import in_force, read, summary_levels
+from acms.log import in_force, read, summary_levels, trust
 from acms.log import policy as policy_levels
 from acms.log.in_force import Cover
 from acms.log.policy import CompactionPolicy, changed
@@ -205,6 +205,7 @@ async def compactions(
                 policy=data.get("policy", {}),
                 summarizer=str(data.get("summarizer", "")),
                 lost=_stored(data.get("lost", {})),
+                trust=trust.of(entry),
                 created_at=entry.created_at,
                 in_force=cover.by(entry.version) is None and entry.state is not State.ERASED,
             )
@@ -322,6 +323,7 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
             "coverage": coverage,
             "level": stretch.level,
             "lost": {"counts": dict(missing.counts), "ids": list(missing.ids)},
+            trust.TRUST: trust.lowest(map(trust.of, said)).value,
             summary_levels.LEVELS: summary_levels.to_json(await levels(work, text, tokens)),
             in_force.ASKED: bool(lease.job.payload.get("force")),
         },

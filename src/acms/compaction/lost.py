@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 
-from acms.log.in_force import LEADING
+from acms.log.trust import instructs
 from acms.model import Entry, Kind, Privacy
 from acms.results import Lost
 from acms.text.details import CORE, details
@@ -30,7 +30,7 @@ def lost(entries: Sequence[Entry], summary: str) -> Lost:
     text = _Text(summary)
     found: dict[str, list[str]] = {"instruction": [], "marked": [], "question": []}
     for entry in said:
-        if entry.role in LEADING and not text.says(entry.content):
+        if instructs(entry) and not text.says(entry.content):
             found["instruction"].append(entry.id)
         elif entry.markers and not text.says(entry.content):
             found["marked"].append(entry.id)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from acms.log.in_force import LEADING, Cover, Units, anchor
+from acms.log.in_force import Cover, Units, anchor
 from acms.log.policy import CompactionPolicy, due
+from acms.log.trust import instructs
 from acms.model import Entry, Kind, Privacy, Role, Span
 from acms.plan.prefix_cache import SLACK, step
 from acms.ports import TokenCounter, Turn
-from acms.results import speak
+from acms.results import named, speak
 from acms.text.summary_form import LEAST, SHORTER
 from acms.text.tokenizer import spans
 
@@ -86,7 +87,7 @@ def choose(found: Units, policy: CompactionPolicy) -> Stretch | str:
     costs = [sum(entry.tokens for entry in group) for group in groups]
     before = sum(costs)
     lead = 0
-    while lead < len(groups) and groups[lead][0].role in LEADING:
+    while lead < len(groups) and instructs(groups[lead][0]):
         lead += 1
     end = _tail(groups, costs, rows, policy, before)
     older = list(zip(groups[lead:end], costs[lead:end], strict=True))
@@ -136,7 +137,7 @@ def choose(found: Units, policy: CompactionPolicy) -> Stretch | str:
 
 def _verbatim(entry: Entry) -> bool:
     """Whether an entry is to be kept word for word: it is marked, or instructs."""
-    return bool(entry.markers) or entry.role in LEADING
+    return bool(entry.markers) or instructs(entry)
 
 
 def _tail(
@@ -198,9 +199,9 @@ def turns(entries: Iterable[Entry]) -> tuple[Turn, ...]:
         Turn(
             speaker="summary"
             if entry.kind is Kind.SUMMARY
-            else entry.actor or (entry.role or Role.USER).value,
+            else named(entry.actor, entry.role) or Role.USER.value,
             text=entry.content,
-            markers=entry.markers or ((INSTRUCTION,) if entry.role in LEADING else ()),
+            markers=entry.markers or ((INSTRUCTION,) if instructs(entry) else ()),
             version=entry.version,
             summary=entry.kind is Kind.SUMMARY,
         )

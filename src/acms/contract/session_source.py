@@ -27,7 +27,7 @@ from acms.model import Entry, Kind, Privacy, Role, Search, State
 from acms.model import Source as Origin
 from acms.privacy.detect import effective, redact
 from acms.recall.patience import patience
-from acms.results import ContextItem, ContextItems, speak
+from acms.results import ContextItem, ContextItems, named, speak
 from acms.runtime.threads import breathe, off_loop
 from acms.session import ACMS
 from acms.text.tokenizer import spans
@@ -267,7 +267,7 @@ class Memory:
         return replace(found, source=source, relevance=relevance, purpose=purpose)
 
     def _message(self, row: Entry) -> Candidate:
-        lead = "" if row.kind is Kind.SUMMARY else speak(row.actor or row.role, "")
+        lead = "" if row.kind is Kind.SUMMARY else speak(named(row.actor, row.role), "")
         return replace(self._entry_candidate(row, row.content, lead), purpose=Purpose.FILL)
 
     def _entry_candidate(self, row: Entry, content: str, lead: str, *, shortened: bool = False) -> Candidate:

@@ -13,11 +13,12 @@ from datetime import datetime
 from typing import Any, get_args
 
 from acms.knowledge import Action, Cardinality, Decision, Fact, Proposal, Reflection, Scope
+from acms.log import trust
 from acms.log.in_force import Cover, anchor, effective
 from acms.model import Draft, Entry, Kind, Origin, Privacy, Role, State
 from acms.ports import Turn
 from acms.privacy.modes import strictest
-from acms.results import Episode
+from acms.results import Episode, named
 from acms.text.summary_form import LEAST, SHORTER, cleaned
 from acms.text.tokenizer import words
 from acms.write.episodes import episodes, is_mark
@@ -193,7 +194,7 @@ def gone(found: Stretch, cover: Cover) -> dict[int, frozenset[str]]:
 def turn(entry: Entry, text: str) -> Turn:
     """Return a message as a reflector reads it."""
     return Turn(
-        speaker=entry.actor or (entry.role or Role.USER).value,
+        speaker=named(entry.actor, entry.role) or Role.USER.value,
         text=text,
         markers=entry.markers,
         version=entry.version,
@@ -260,6 +261,7 @@ def mark(
 ) -> Draft:
     """Return the mark of one episode: its summary, and that it was reflected on."""
     one = part.episode
+    read = found.entries if summarizer == reflector else part.entries
     return Draft(
         kind=Kind.SUMMARY,
         content=text,
@@ -276,6 +278,7 @@ def mark(
             "upto": found.upto,
             "reflector": reflector,
             "summarizer": summarizer,
+            trust.TRUST: trust.lowest(map(trust.of, read)).value,
         },
     )
 

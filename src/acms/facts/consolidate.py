@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from acms.errors import ValidationError
 from acms.knowledge import Cardinality, Decision, Fact, Outcome, Proposal
-from acms.log import validation
+from acms.log import trust, validation
 from acms.log.encoding import locate
 from acms.log.facts import SAID, Address, address, has_address
 from acms.log.validity import Period, ends
@@ -179,16 +179,6 @@ ROUNDS = 8
 """Parts an answer that contradicts itself is divided into, at most."""
 
 _ACTIONS = ("add", "update", "remove", "keep")
-_TRUST = {
-    origin: rank
-    for rank, origins in enumerate(
-        (
-            (Origin.EXTERNAL,), (Origin.TOOL,), (Origin.DERIVED,), (Origin.ASSISTANT,), (Origin.USER,),
-            (Origin.SYSTEM,),
-        )
-    )
-    for origin in origins
-}  # fmt: skip
 _STRICT = (Privacy.ALLOW, Privacy.REDACT, Privacy.BLOCK)
 _MARKERS = frozenset(marker.value for marker in MarkerType)
 
@@ -487,11 +477,10 @@ def _change(
     index: int, proposal: Proposal, named: Fact | None, book: _Book, read: Sequence[Entry]
 ) -> _Change:
     """Place a proposal among the facts in force."""
-    wanted = set(proposal.sources)
-    sources = tuple(entry for entry in read if entry.version in wanted) or tuple(read)
-    trust = book.by or min((one.origin for one in sources), key=_TRUST.__getitem__, default=Origin.DERIVED)
+    sources, known = _sources(proposal, named, read, book.known)
+    believed = book.by or trust.lowest([*map(trust.of, sources), *known], default=Origin.DERIVED)
     said = max((entry.created_at for entry in sources), default=book.now)
-    change = _Change(index, proposal, sources, trust, said, named=(named,) if named else ())
+    change = _Change(index, proposal, sources, believed, said, named=(named,) if named else ())
     if proposal.action == "update" and named is None:
         change.note = f"no fact in force has the id {proposal.fact_id!r}: added"
     if named is not None and proposal.action != "remove":
@@ -515,6 +504,32 @@ def _change(
             own = period(proposal)
             change.met = tuple(fact for fact in there if ends(own, period(fact), said))
     return change
+
+
+def _sources(
+    proposal: Proposal, named: Fact | None, read: Sequence[Entry], facts: Sequence[Fact]
+) -> tuple[tuple[Entry, ...], list[Origin]]:
+    """Return what a proposal was made from, what it cites or all that was read, and the classes of facts it repeats.
+
+    A model can be told what to cite: where nothing cited says it, what is less believed and does is a source too.
+    """
+    wanted = set(proposal.sources)
+    cited = tuple(entry for entry in read if entry.version in wanted)
+    about = named if named is not None and not proposal.content else proposal
+    value = fold(about.value)
+
+    def says(entry: Entry) -> bool:
+        if value:
+            return mentions(fold(entry.content), value)
+        return any(share >= ENOUGH for share in _shares(entry.content, about.content))
+
+    if not cited or any(map(says, cited)):
+        return cited or tuple(read), []
+    least = trust.RANK[trust.lowest(map(trust.of, cited))]
+    sources = tuple(
+        [one for one in read if one in cited or (trust.RANK[trust.of(one)] < least and says(one))]
+    )
+    return sources, [fact.trust for fact in facts if value and proposal.content and fold(fact.value) == value]
 
 
 def period(said: Proposal | Fact) -> Period:
@@ -542,7 +557,7 @@ def _missing(proposal: Proposal) -> str:
 
 def _safe(said: Origin, by: Origin) -> bool:
     """Whether what was said is protected: what tools and pages say ends nothing that people said (decision 26)."""
-    return _TRUST[by] < _TRUST[Origin.ASSISTANT] <= _TRUST[said]
+    return trust.said(said) and not trust.said(by)
 
 
 def _rival(change: _Change, earlier: Sequence[_Change]) -> _Change | None:
@@ -569,7 +584,7 @@ def _same(
             continue
         if period(fact) != period(said) and not period(fact).holds(change.said):
             continue  # it was so, or will be: now it is
-        if _TRUST[change.trust] > _TRUST[fact.trust] and _safe(change.trust, fact.trust):
+        if trust.RANK[change.trust] > trust.RANK[fact.trust] and _safe(change.trust, fact.trust):
             change.named = (*change.named, fact)  # now somebody says it who is to be believed
             change.note = f"{change.trust.value} confirms what {fact.trust.value} said"
             return None
@@ -653,17 +668,13 @@ def _decide_kept(changes: Sequence[_Change], book: _Book) -> None:
 
 
 def _limited(changes: Sequence[_Change], most: int, book: _Book) -> list[_Change]:
-    """Leave out what one answer adds beyond a number."""
-    found: list[_Change] = []
-    added = 0
-    for change in changes:
-        if change.proposal.action != "remove" and not change.ends:
-            added += 1
-            if added > most:
-                book.decide(change.index, "over_limit", f"one answer may add {most} facts")
-                continue
-        found.append(change)
-    return found
+    """Leave out what one answer adds beyond a number: what tools and pages say first, then the last."""
+    adding = [change for change in changes if change.proposal.action != "remove" and not change.ends]
+    adding.sort(key=lambda change: not trust.said(change.trust))
+    beyond = {change.index for change in adding[most:]}
+    for index in sorted(beyond):
+        book.decide(index, "over_limit", f"one answer may add {most} facts")
+    return [change for change in changes if change.index not in beyond]
 
 
 # ── drafts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -689,6 +700,7 @@ def _drafts(
         data: dict[str, Json] = {"reason": "removed"} if removing else _data(change)
         if change.sources:
             data[SAID] = _utc(change.said).isoformat()
+        marks = not removing and proposal.fact_type in _MARKERS and trust.said(change.trust)
         if demotes:
             data["demotes"] = [[id, [list(span) for span in good]] for id, good in demotes.items()]
         draft = Draft(
@@ -699,7 +711,7 @@ def _drafts(
             tokens=0 if removing else count(proposal.content),
             origin=Origin.DERIVED,
             privacy=Privacy.ALLOW if removing else _strictest(change.sources),
-            markers=() if removing or proposal.fact_type not in _MARKERS else (proposal.fact_type,),
+            markers=(proposal.fact_type,) if marks else (),
             replaces=_places(ends, chain=removing),
             sources=tuple(entry.id for entry in change.sources),
             data=data,
@@ -762,14 +774,19 @@ def _key(key: str, change: _Change, ends: Sequence[Fact]) -> str:
 def _archive(
     changes: Sequence[_Change], known: Sequence[Fact], most: int, *, now: datetime, key: str
 ) -> list[Draft]:
-    """Return the retraction of what is too much: the least sure first, then the oldest; constraints last."""
+    """Return the retraction of what is too much: what tools and pages said first, the least sure, the oldest."""
     ended = {fact.id for change in changes for fact in change.ends}
     left = [fact for fact in known if fact.id not in ended]
     added = sum(1 for change in changes if change.proposal.action != "remove")
     much = len(left) + added - most
     if much <= 0 or not left:
         return []
-    left.sort(key=lambda fact: (fact.fact_type == MarkerType.CONSTRAINT.value, fact.confidence, fact.version))
+
+    def worth(fact: Fact) -> tuple[bool, bool, float, int]:
+        said, limits = trust.said(fact.trust), fact.fact_type == MarkerType.CONSTRAINT.value
+        return said, said and limits, fact.confidence, fact.version
+
+    left.sort(key=worth)
     places = _places(left[:much], chain=True)
     digest = sha256(repr(places).encode()).hexdigest()[:12]
     return [

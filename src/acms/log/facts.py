@@ -14,9 +14,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from acms.knowledge import Fact, Retired
+from acms.log import trust
 from acms.log.in_force import Cover
 from acms.log.validity import Period, ends, periods
-from acms.model import Draft, Entry, Kind, Origin, Span, State
+from acms.model import Draft, Entry, Kind, Span, State
 
 REVOKED = "revoked"
 """Reason of the retraction of facts whose source was retracted or edited."""
@@ -232,7 +233,6 @@ def as_fact(entry: Entry, *, retired: Retired | None = None, replaces: tuple[str
     """Return an entry as the fact it is; `replaces` are the ids of all it stands in for, directly or not."""
     data = entry.data
     confidence = data.get("confidence", 1.0)
-    trust = data.get("trust")
     return Fact(
         id=entry.id,
         version=entry.version,
@@ -249,7 +249,7 @@ def as_fact(entry: Entry, *, retired: Retired | None = None, replaces: tuple[str
         valid_from=_moment(data.get("valid_from")),
         valid_to=_moment(data.get("valid_to")),
         stated_at=_stated_at(entry),
-        trust=Origin(trust) if trust in _ORIGINS else Origin.DERIVED,
+        trust=trust.of(entry),
         sources=tuple(id for id in entry.sources if not id.startswith("f_")),  # a fork cites what it adopted
         replaces=replaces,
         context=entry.context,
@@ -257,9 +257,6 @@ def as_fact(entry: Entry, *, retired: Retired | None = None, replaces: tuple[str
         created_at=entry.created_at,
         retired=retired,
     )
-
-
-_ORIGINS = frozenset(origin.value for origin in Origin)
 
 
 def _moment(value: Any) -> datetime | None:

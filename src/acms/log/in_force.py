@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from acms.log.encoding import locate
+from acms.log.trust import LEADING, instructs
 from acms.model import Entry, Kind, Part, Role, Span, State, ToolCall, ToolResult
 
 LONG_RUN = 64
@@ -30,10 +31,6 @@ ASKED = "asked"
 def unasked(entry: Entry) -> bool:
     """Return whether an entry is a summary that only an append asked for: a prompt may go on without it for a while."""
     return entry.kind is Kind.SUMMARY and entry.data.get(ASKED) is False
-
-
-LEADING = (Role.SYSTEM, Role.DEVELOPER)
-"""Roles that instruct: no summary stands for what they say at the start of a log."""
 
 
 class Cover:
@@ -299,8 +296,13 @@ def group_spans(target: Entry, members: Iterable[Entry]) -> tuple[Span, ...]:
 
 
 def shown_role(entry: Entry | Doc) -> Role | None:
-    """Return the role under which an entry is shown: a tool result without a call is shown as text of the user."""
+    """Return the role under which an entry is shown.
+
+    A tool result without a call, and what has a role that instructs but did not come from who may, is text of the user.
+    """
     if entry.role is Role.TOOL and entry.group is None:
+        return Role.USER
+    if isinstance(entry, Entry) and entry.role in LEADING and not instructs(entry):
         return Role.USER
     return entry.role
 

@@ -6,19 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from acms.log.encoding import is_summary
+from acms.log.trust import LEADING
 from acms.model import Role, Text
 from acms.ports import Codec
 from acms.prompt.manifest import Manifest, Sent
 from acms.prompt_types import CachePrediction, Change, Changed, Diagnosis, Outcome, PromptMessage, Usage
-
-_INSTRUCTING = frozenset((Role.SYSTEM, Role.DEVELOPER))
 
 
 def hoisted(normal: Callable[[Sequence[PromptMessage]], Sequence[PromptMessage]]) -> frozenset[Role]:
     """Return the roles whose messages a codec sets before all others, by its `normal`: system text in some formats."""
     spoken = PromptMessage(role=Role.USER, parts=(Text("a"),))
     found: set[Role] = set()
-    for role in _INSTRUCTING:
+    for role in LEADING:
         first = normal((spoken, PromptMessage(role=role, parts=(Text("b"),))))[0]
         if first.role is not Role.USER:
             found.add(role)
@@ -95,9 +94,9 @@ def _change(
     change = Change(
         index=index, role=None if sent is None else sent.role, path="" if sent is None else sent.path
     )
-    leading = all(one.role in _INSTRUCTING for _, one in old[:place])
+    leading = all(one.role in LEADING for _, one in old[:place])
     differing = [one for _, one in (*old[place : place + 1], *new[place : place + 1])]
-    system = leading and any(one.role in _INSTRUCTING for one in differing)
+    system = leading and any(one.role in LEADING for one in differing)
     return change, Changed.SYSTEM if system else Changed.MESSAGES
 
 

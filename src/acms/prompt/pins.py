@@ -18,7 +18,7 @@ from acms.model import Json, KVEntry, Role
 from acms.observability.events import Event, PinsLoaded, PinsSkipped
 from acms.plan.nodes import PINS, Omit, Scope
 from acms.ports import KVMemory
-from acms.prompt import pin_index
+from acms.prompt import pin_index, summary_coverage
 from acms.prompt.pin_index import INDEX_KEY, MAX_PINS, TRUNCATE_TOKENS, Pin, PinMetadata, Pinned
 from acms.storage.kv import change_entry, update_entry
 from acms.storage.kv_home import Clock, utc_now
@@ -162,7 +162,8 @@ class PinnedKV:
     At most `max_pins`, the first ones; a pin without a value is skipped and told (`PinsSkipped`). `strategy` is
     `{"truncate_tokens": n}`, which leaves whole pins out from the last one, then cuts the one that is left, or "omit",
     which leaves all out when room is short. `reserve` is what the block is not shrunk below. `role` is that of the
-    block: system, developer or user; the roles of single pins say nothing about it. `format` writes one pin; without
+    block: system, developer or user, and user where a stored summary is among them, which never instructs; the roles
+    of single pins say nothing about it. `format` writes one pin; without
     it one is written as `- key (label)` with its value indented below, and cannot pass for another. What `format`
     returns is shown as it is.
 
@@ -246,7 +247,7 @@ class PinnedKV:
         return pin_index.block(
             self.namespace,
             texts,
-            role=self._role,
+            role=Role.USER if any(map(summary_coverage.is_stored, found)) else self._role,
             priority=self._priority,
             how=self._strategy,
             floor=self._reserve,

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from acms.errors import ACMSError, ConfigurationError, PayloadError, ValidationError
 from acms.log import validation
+from acms.log.trust import LEADING
 from acms.model import Json, Role, Source
 from acms.observability.events import (
     Event,
@@ -48,9 +49,6 @@ from acms.recall.request import EVIDENT
 from acms.results import ContextItems, Ledger
 
 __all__ = ["Rendered", "Report", "Request"]
-
-INSTRUCTING = (Role.SYSTEM, Role.DEVELOPER)
-"""Roles whose messages some providers read before all others, wherever they stand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -607,7 +605,7 @@ def _part_of(one: Placed) -> str:
         return "recalled" if one.message.sources else "pins"
     if one.message.sources or one.rendition in ("summary", "placeholder"):
         return "history"
-    return "system" if one.message.role in INSTRUCTING else "written"
+    return "system" if one.message.role in LEADING else "written"
 
 
 def _entry_ids(placed: Iterable[Placed]) -> set[str]:

@@ -578,7 +578,8 @@ def pieces(items: Sequence[ContextItem], *, counted: bool) -> tuple[Piece, ...]:
     for item in items:
         if not item.content:
             continue
-        text = speak(item.speaker, item.content)
+        said = chat_messages.inside(item.content, chat_messages.RECALLED)
+        text = speak(item.speaker, said)
         if group is not None and item.group == group and found:
             last = found[-1]
             found[-1] = last._replace(
@@ -588,7 +589,7 @@ def pieces(items: Sequence[ContextItem], *, counted: bool) -> tuple[Piece, ...]:
                 tokens=None if last.tokens is None else last.tokens + item.token_count,
             )
         else:
-            tokens = item.token_count if counted else None
+            tokens = item.token_count if counted and said is item.content else None
             found.append(Piece(text, item.id, item.score, (item.id,), tokens))
         group = item.group
     return tuple(found)

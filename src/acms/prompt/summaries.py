@@ -240,11 +240,12 @@ class SummaryRun:
             text, mark = "", None
         shown = {one.id: one for one in entries}
         self._known = known = _Known(atoms, shown, stamp, text, mark, found.covers)
+        role = summary_coverage.role(self.role, atoms, whole=whole)
         if whole:
-            return Loaded(Summarise(self.id, text, found.covers, self.tokens, self.role), tuple(atoms))
+            return Loaded(Summarise(self.id, text, found.covers, self.tokens, role), tuple(atoms))
         known.hidden = found.covers - 1
-        first = Atom((summary_coverage.message(text, self.role),))
-        return Loaded(Summarise(self.id, text, 1, self.tokens, self.role), (first, *atoms[found.covers :]))
+        first = Atom((summary_coverage.message(text, role),))
+        return Loaded(Summarise(self.id, text, 1, self.tokens, role), (first, *atoms[found.covers :]))
 
     async def of_log(self, view: Readable, *, room: int | None = 0) -> tuple[Loaded, Gathered]:
         """Read of a log what the stored summary goes on from, all of it where none matches, and load it.

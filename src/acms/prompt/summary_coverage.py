@@ -14,8 +14,9 @@ from hashlib import sha256
 
 from acms.compaction import span
 from acms.log.encoding import parts_to_json
+from acms.log.trust import LEADING
 from acms.log.validation import canonical_text
-from acms.model import Entry, Json, Role, Text
+from acms.model import Entry, Json, KVEntry, Role, Text
 from acms.plan.nodes import Atom, Composed, Fitted, Left, Node, Piece, Scope, Summarise
 from acms.plan.tool_groups import is_placeholder
 from acms.ports import Turn
@@ -72,6 +73,11 @@ def watermark(metadata: Mapping[str, Json]) -> Watermark | None:
     if any(type(value) is not kinds[name] for name, value in known.items()) or known["atoms"] < 1:
         return None
     return Watermark(**known)
+
+
+def is_stored(entry: KVEntry | None) -> bool:
+    """Whether a value is the text of a stored summary."""
+    return entry is not None and FIELD in entry.metadata
 
 
 def chain(atoms: Iterable[Atom], start: str = "") -> str:
@@ -148,6 +154,12 @@ def reach(mark: Watermark | None, *, model: str, stamp: str) -> int:
 def wins(mine: Watermark, theirs: Watermark | None) -> bool:
     """Whether a text replaces one that somebody else has stored meanwhile: the one that stands for more stays."""
     return theirs is None or mine.atoms > theirs.atoms
+
+
+def role(asked: Role, atoms: Iterable[Atom], *, whole: bool) -> Role:
+    """Return the role of a text that stands for some atoms: one that instructs only where all of them do."""
+    instructing = whole and all(message.role in LEADING for atom in atoms for message in atom.messages)
+    return asked if instructing or asked not in LEADING else Role.USER
 
 
 def message(text: str, role: Role) -> PromptMessage:

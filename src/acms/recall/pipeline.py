@@ -18,6 +18,7 @@ from acms.errors import SessionNotFoundError
 from acms.log.encoding import locate
 from acms.log.in_force import NONE, Cover, Stale, Unit, Units, anchor, effective, shown_role, unasked, units
 from acms.log.read import SHOWN, cover_at, read_stretches, version_of
+from acms.log.trust import LEADING, instructs
 from acms.log.validity import Period
 from acms.model import Entry, Head, Kind, Role, Source, State
 from acms.ports import Frame, StorageBackend, TokenCounter
@@ -266,20 +267,16 @@ def leading(gathered: Gathered, roles: Collection[Role]) -> int:
         return 0
     lead = 0
     for unit in gathered.units[:-1]:
-        if unit.entries[0].role not in roles:
+        if shown_role(unit.entries[0]) not in roles:
             break
         lead += 1
     return lead
 
 
-INSTRUCTING = (Role.SYSTEM, Role.DEVELOPER)
-"""Roles of messages that say how to behave."""
-
-
 async def instructions(storage: StorageBackend, stage: Stage, gathered: Gathered) -> Sequence[Unit[Entry]]:
     """Return the system and developer messages that a log begins with, also when only its end was read."""
     if gathered.whole:
-        return gathered.units[: leading(gathered, INSTRUCTING)]
+        return gathered.units[: leading(gathered, LEADING)]
     size = 16
     while True:
         entries = await storage.read(gathered.context, at=gathered.version, kinds=SHOWN, limit=size)
@@ -288,7 +285,7 @@ async def instructions(storage: StorageBackend, stage: Stage, gathered: Gathered
             sequence = [entry for entry in sequence if entry.version <= entries[-1].version or entry.replaces]
         found: list[Unit[Entry]] = []
         for entry in sequence:
-            if entry.role not in INSTRUCTING:
+            if not instructs(entry):
                 return found
             found.append(Unit((stage.entry(entry),)))
         if len(entries) < size:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from acms.log import summary_levels
+from acms.log import summary_levels, trust
 from acms.log.encoding import locate
 from acms.log.in_force import FACT, Demotion, Doc, Lone, Unit, shown_role, speaker
 from acms.model import Entry, Kind, Media, Part, Privacy, Role, Source, Span, ToolResult
@@ -643,6 +643,7 @@ def _item(choice: Choice, entry: Entry, tokens: int, frame: Frame) -> ContextIte
         created_at=entry.created_at,
         why=choice.reason,
         redaction=redaction,
+        trust=trust.of(entry),
     )
 
 

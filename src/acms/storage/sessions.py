@@ -9,7 +9,7 @@ from typing import Any
 from acms.errors import SessionNotFoundError, ValidationError
 from acms.log import validation
 from acms.model import EMPTY, Context, ContextQuery, Head, Json
-from acms.ports import StorageBackend
+from acms.ports import HasHeads, StorageBackend
 from acms.results import ContextInfo, SessionPage
 
 NAME, LABELS, METADATA = "name", "labels", "metadata"
@@ -80,9 +80,16 @@ async def sessions(
         raise ValidationError(
             "is not where a page of sessions ends", field="after", options=("pass `next_after` of a page",)
         ) from None
-    heads = await asyncio.gather(*[_head(self, context.id) for context in page.items])
+    heads = await heads_of(self, [context.id for context in page.items])
     found = [info(context, head) for context, head in zip(page.items, heads, strict=True) if head is not None]
     return SessionPage(sessions=tuple(found), next_after=page.next_after)
+
+
+async def heads_of(storage: StorageBackend, contexts: Sequence[str]) -> list[Head | None]:
+    """Return the heads of contexts in their order; None for one that was deleted since it was listed."""
+    if isinstance(storage, HasHeads):
+        return await storage.heads_of(contexts)
+    return await asyncio.gather(*[_head(storage, context) for context in contexts])
 
 
 async def _head(storage: StorageBackend, context: str) -> Head | None:

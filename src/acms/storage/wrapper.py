@@ -56,7 +56,7 @@ class WrapperStorage:
         if isinstance(inner, HasRecords):  # else the wrapper must not look as if it could
             self.record, self.put_record = inner.record, inner.put_record
         if isinstance(inner, HasHeads):
-            self.heads = inner.heads
+            self.heads, self.heads_of = inner.heads, inner.heads_of
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"
@@ -294,7 +294,7 @@ _UNCOUNTED = ("aclose", "durability", "sessions")
 _METHODS = [name for name in vars(WrapperStorage) if name[0] != "_" and name not in _UNCOUNTED]
 
 
-_MORE = ("record", "put_record", "heads")
+_MORE = ("record", "put_record", "heads", "heads_of")
 """Methods that a wrapper has only when the store inside has them."""
 
 

@@ -29,6 +29,11 @@ RECALLED = ("<recalled>\n", "\n</recalled>")
 ORPHAN = ("<tool_result>\n", "\n</tool_result>")
 SUMMARY = ("<summary>\n", "\n</summary>")
 
+_CLOSING = {
+    around: re.compile(rf"<(?=/\s*{around[0].strip()[1:-1]}\s*>)", re.IGNORECASE)
+    for around in (RECALLED, ORPHAN, SUMMARY)
+}
+
 _FILE = re.compile(r"file[-_][A-Za-z0-9_-]+\Z")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
@@ -190,8 +195,13 @@ def is_file_id(ref: str) -> bool:
 
 
 def wrap(text: str, around: tuple[str, str]) -> str:
-    """Put a text between two marks."""
-    return around[0] + text + around[1]
+    """Put a text between two marks; it cannot end what is between them."""
+    return around[0] + inside(text, around) + around[1]
+
+
+def inside(text: str, around: tuple[str, str]) -> str:
+    """Return a text without the closing mark of what it is put into: one in it has lost its first character."""
+    return text if "</" not in text else _CLOSING[around].sub("", text)
 
 
 def recalled(text: str) -> dict[str, Json]:

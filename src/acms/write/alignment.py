@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
-from acms.log.in_force import LEADING
 from acms.log.known import Row
+from acms.log.trust import LEADING
 from acms.model import Role
 
 PAIRS = 500_000

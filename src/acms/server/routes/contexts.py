@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from acms.server.operation import Body, Call, Operations, Query, Reply, Scope
 from acms.server.replies import many, single
 from acms.server.tenants import OWN, Tenant
 from acms.server.versions import Name
-from acms.storage.sessions import described, held, info
+from acms.storage.sessions import described, heads_of, held, info
 
 __all__ = [
     "ContextDetails",
@@ -270,8 +269,8 @@ def _where(query: ListContexts) -> dict[str, Any]:
 
 
 async def _page(tenant: Tenant, items: Sequence[Context], after: str | None) -> Reply:
-    heads = await asyncio.gather(*[tenant.handle.head(one.id) for one in items])
-    data = [context_json(one, head) for one, head in zip(items, heads, strict=True)]
+    heads = await heads_of(tenant.handle, [one.id for one in items])
+    data = [context_json(one, head) for one, head in zip(items, heads, strict=True) if head is not None]
     return replies.listed(data, after)
 
 

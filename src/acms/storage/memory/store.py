@@ -390,6 +390,13 @@ class MemoryStorage:
         entry = found.entries[place[1] - found.first]
         return entry if entry.id == id else None
 
+    async def heads_of(self, contexts: Sequence[str]) -> list[Head | None]:
+        """Return the heads of contexts in their order; None for one that is not there, or was deleted."""
+        found = map(self._logs.get, contexts)
+        return [
+            self._head(one) if one is not None and one.context.deleted_at is None else None for one in found
+        ]
+
     @_alone
     async def head(self, context: str) -> Head:
         """Return where the log stands."""

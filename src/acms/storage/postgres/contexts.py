@@ -11,10 +11,10 @@ from acms.log.read import INNER
 from acms.log.validation import name
 from acms.model import Context, ContextDraft, ContextQuery, Entry, Head, Json, Kind, Page, SessionHead, State
 from acms.storage import append_rules
-from acms.storage.postgres.database import Database, Lineage
+from acms.storage.postgres.database import Database, Lineage, read_columns
 from acms.storage.postgres.ops import columns
 from acms.storage.postgres.pool import Connection
-from acms.storage.sql import read_context, read_entry
+from acms.storage.sql import read_context, read_entry, read_lineage
 
 
 class Contexts:
@@ -132,6 +132,12 @@ class Contexts:
     async def heads(self, namespace: str) -> list[SessionHead]:
         """Return where each live context of a namespace stands, oldest first."""
         return list(map(SessionHead._make, await self._db.one("heads", {"namespace": namespace})))
+
+    async def heads_of(self, contexts: Sequence[str]) -> list[Head | None]:
+        """Return the heads of contexts in their order; None for one that is not there, or was deleted."""
+        rows = await self._db.one("heads_of", {"contexts": list(contexts)})
+        found = {id: read_columns(id, read_lineage(lineage), rest) for id, lineage, *rest in rows}
+        return [found.get(id) for id in contexts]
 
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""

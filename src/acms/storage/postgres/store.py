@@ -182,6 +182,10 @@ class PostgresStorage:
         """Return where each live context of a namespace stands, oldest first."""
         return await self._contexts.heads(namespace)
 
+    async def heads_of(self, contexts: Sequence[str]) -> list[Head | None]:
+        """Return the heads of contexts in their order; None for one that is not there, or was deleted."""
+        return await self._contexts.heads_of(contexts)
+
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""
         return await self._contexts.settings(context, change, rev=rev)

@@ -85,6 +85,12 @@ SELECT c.deleted_at, c.lineage, c.version, c.messages, c.tokens, c.last_version,
 FROM acms.contexts c JOIN acms.contexts r ON r.tenant_id = c.tenant_id AND r.context_id = c.root
 WHERE c.tenant_id = %(tenant)s AND c.context_id = %(context)s;
 
+-- name: heads_of
+SELECT c.context_id, c.lineage, c.version, c.messages, c.tokens, c.last_version, c.last_nonce, c.rewrites, r.derived,
+       r.epoch, c.chain, c.tail
+FROM acms.contexts c JOIN acms.contexts r ON r.tenant_id = c.tenant_id AND r.context_id = c.root
+WHERE c.tenant_id = %(tenant)s AND c.context_id = ANY(%(contexts)s) AND c.deleted_at IS NULL;
+
 -- Each half of the union has a partial index.
 -- name: heads
 WITH live AS (

@@ -75,6 +75,11 @@ SELECT c.ref, c.deleted_at, c.lineage, c.version, c.messages, c.tokens, c.last_m
 FROM contexts c JOIN contexts r ON r.ref = c.root
 WHERE c.tenant = ? AND c.id = ?;
 
+-- name: heads_of
+SELECT c.id, c.version, c.messages, c.tokens, c.last_message, c.rewrites, r.derived, r.epoch, c.chain, c.tail
+FROM json_each(:contexts) asked CROSS JOIN contexts c JOIN contexts r ON r.ref = c.root
+WHERE c.tenant = :tenant AND c.id = asked.value AND c.deleted_at IS NULL;
+
 -- Each half of the union has a partial index.
 -- name: heads
 WITH live AS (

@@ -129,6 +129,10 @@ class SQLiteStorage:
         """Return where each live context of a namespace stands, oldest first."""
         return await self._file.read(lambda reader: self._contexts.heads(reader, namespace))
 
+    async def heads_of(self, contexts: Sequence[str]) -> list[Head | None]:
+        """Return the heads of contexts in their order; None for one that is not there, or was deleted."""
+        return await self._file.read(lambda reader: self._tables.heads(reader, contexts))
+
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""
         return await self._file.write(lambda writer: self._contexts.settings(writer, context, change, rev))

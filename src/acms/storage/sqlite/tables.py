@@ -42,22 +42,16 @@ class Tables:
         row = self.row(connection, "head", (self.tenant, context))
         if row is None:
             raise SessionNotFoundError(f"no context has the id {context!r}")
-        ref, deleted_at, lineage, version, messages, tokens, last, rewrites, derived, epoch, chain, tail = row
+        ref, deleted_at, lineage, *columns = row
         if deleted_at is not None and not deleted:
             raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
-        head = Head(
-            context=context,
-            version=version,
-            messages=messages,
-            tokens=tokens,
-            last_message=last,
-            rewrites=rewrites,
-            derived=derived,
-            epoch=epoch,
-            chain=chain,
-            tail=dict(load_mapping(tail)),
-        )
-        return ref, head, read_lineage(lineage)
+        return ref, _head(context, columns), read_lineage(lineage)
+
+    def heads(self, connection: apsw.Connection, contexts: Sequence[str]) -> list[Head | None]:
+        """Return the heads of contexts in their order; None for one that is not there, or was deleted."""
+        asked = {"tenant": self.tenant, "contexts": dump(list(contexts))}
+        found = {id: _head(id, columns) for id, *columns in self.rows(connection, "heads_of", asked)}
+        return [found.get(id) for id in contexts]
 
     def ref(self, connection: apsw.Connection, context: str) -> int:
         """Return the ref of an ancestor."""
@@ -217,3 +211,20 @@ class DerivedRows:
             values = (query.space, tenant, query.namespace)
             vectors = self._tables.rows(connection, "searchable_vectors", values)
         return search.hits(query, rows, vectors)
+
+
+def _head(context: str, columns: Sequence[Any]) -> Head:
+    """Build a head from its columns: from `version` up to and including `tail`."""
+    version, messages, tokens, last, rewrites, derived, epoch, chain, tail = columns
+    return Head(
+        context=context,
+        version=version,
+        messages=messages,
+        tokens=tokens,
+        last_message=last,
+        rewrites=rewrites,
+        derived=derived,
+        epoch=epoch,
+        chain=chain,
+        tail=dict(load_mapping(tail)),
+    )
