@@ -327,6 +327,8 @@ def _succeeding(one: Proposal, old: Known, value: str) -> Proposal:
             value=value or one.value,
             cardinality=old.cardinality,
         )
+    elif one.attribute == one.fact_type and value:
+        one = replace(one, value=value)
     id = old.id if isinstance(old, Fact) else old.fact_id
     return replace(one, action="update", fact_id=id) if id else one
 
@@ -357,9 +359,15 @@ def _predecessor(one: Proposal, known: Sequence[Known]) -> tuple[Known | None, s
             if shared & enough or 2 * len(shared) > len(gone):
                 weight = sum(rarity(len(held), often[number]) for number in sorted(shared))
                 found.setdefault(weight, []).append(other)
-        if found and len(best := found[max(found)]) == 1:
+        if found and len(best := _premises(found[max(found)])) == 1:
             return best[0], value
     return None, ""
+
+
+def _premises(rivals: Sequence[Known]) -> Sequence[Known]:
+    """Return those of several that rest on none of the others: what follows from a choice is not that choice."""
+    ids = {one.id for one in rivals if isinstance(one, Fact)}
+    return [one for one in rivals if not isinstance(one, Fact) or ids.isdisjoint(one.depends_on)]
 
 
 def _announced(content: str) -> Iterator[tuple[frozenset[int], frozenset[int], str]]:
