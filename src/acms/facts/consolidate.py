@@ -21,6 +21,7 @@ from typing import Self
 
 from acms.facts.faults import fault, utc
 from acms.knowledge import Cardinality, Decision, Fact, Outcome, Proposal
+from acms.log.doubt import BESIDE, names_beside
 from acms.log.encoding import locate
 from acms.log.facts import SAID, Address, address, has_address
 from acms.log.validity import Period, ends, stated_at
@@ -169,6 +170,10 @@ def _good(content: str, bad: set[int]) -> list[Span]:
     return found
 
 
+FEW = 3
+"""Sources of a fact, at most, whose sentences are looked at for what it follows from: more are all that was read."""
+NAMES = 12
+"""Names that are noted beside a fact, at most."""
 ROUNDS = 8
 """Parts an answer that contradicts itself is divided into, at most."""
 
@@ -674,6 +679,7 @@ def _data(change: _Change) -> dict[str, Json]:
         "valid_from": None if proposal.valid_from is None else utc(proposal.valid_from).isoformat(),
         "valid_to": None if proposal.valid_to is None else utc(proposal.valid_to).isoformat(),
         "depends_on": [id for id in change.rests if id not in {fact.id for fact in change.ends}],
+        BESIDE: _beside(change),
         "episode": max((entry.episode for entry in change.sources), default=0),
     }
     return {
@@ -681,6 +687,18 @@ def _data(change: _Change) -> dict[str, Json]:
         for name, value in data.items()
         if value not in (None, "", False, 0, []) or name == "confidence"
     }
+
+
+def _beside(change: _Change) -> list[Json]:
+    """Return the names in the sentences that say a fact and not in the fact itself: what it follows from is there."""
+    proposal = change.proposal
+    found: dict[str, None] = {}
+    for entry in change.sources if len(change.sources) <= FEW else ():
+        told = _saying(entry, fold(proposal.value), ()) if proposal.value else set[int]()
+        for number, (start, end) in enumerate(spans(entry.content)):
+            if number in (told or _closest(entry.content, proposal.content)):
+                found.update(dict.fromkeys(names_beside(entry.content[start:end], proposal.content)))
+    return list(found)[:NAMES]
 
 
 def _strictest(sources: Iterable[Entry]) -> Privacy:

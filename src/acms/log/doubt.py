@@ -32,18 +32,27 @@ class _Said(NamedTuple):
 
     words: frozenset[str]
     names: frozenset[str]
+    #: The first word of a statement, which has its capital for another reason: a name where others say it as one.
+    first: frozenset[str]
     #: Its value, folded, where it has no name; "" when that says too little.
     whole: str
     #: All of it, folded, between spaces.
     text: str
 
 
-def examined(facts: Sequence[Fact]) -> list[Fact]:
+BESIDE = "beside"
+"""Names in the data of a fact, those of the sentence it was made from."""
+
+
+def examined(facts: Sequence[Fact], beside: Mapping[str, Iterable[str]] = {}) -> list[Fact]:
     """Return facts with what they rest on, and why some of those in force are in doubt.
 
-    `facts` are all that a log ever held at a version, oldest first, each with what retired it.
+    `facts` are all that a log ever held at a version, oldest first, each with what retired it; `beside` are names that
+    stood in the sentence a fact was made from, by the id of the fact.
     """
-    said = {fact.id: _said(fact) for fact in facts}
+    said = {fact.id: _said(fact, beside.get(fact.id, ())) for fact in facts}
+    names = frozenset[str]().union(*(own.names for own in said.values()), *beside.values())
+    said = {id: own._replace(names=own.names | (own.first & names)) for id, own in said.items()}
     by_id = {fact.id: fact for fact in facts}
     brought = _Brought(facts, said)
     found: dict[str, Fact] = {}
@@ -54,26 +63,33 @@ def examined(facts: Sequence[Fact]) -> list[Fact]:
     return list(found.values())
 
 
-def _said(fact: Fact) -> _Said:
-    value = fact.value if len(fact.value.split()) <= VALUE else ""
+def names_beside(sentence: str, content: str) -> list[str]:
+    """Return the names in a sentence that what was made from it does not say, in order."""
+    return sorted(_names(sentence)[0] - set(_folded(content).split()))
+
+
+def _said(fact: Fact, beside: Iterable[str] = ()) -> _Said:
+    value = _value(fact)
     text = _folded(f"{fact.subject} {fact.content} {fact.value}")
-    names = _names(value or fact.content, statement=not value)
+    names, first = _names(value or fact.content)
+    if value:
+        names, first = names | first, frozenset[str]()
     whole = _folded(value) if value and not names and _LETTER.search(value) else ""
-    return _Said(frozenset(text.split()), names, whole, f" {text} ")
+    return _Said(frozenset((*text.split(), *beside)), names, first, whole, f" {text} ")
 
 
-def _names(text: str, *, statement: bool) -> frozenset[str]:
-    """Return the names in a text, folded; the first word of a statement has its capital for another reason."""
+def _value(fact: Fact) -> str:
+    """Return the value of a fact; "" where a statement stands in its place."""
+    short = len(fact.value.split()) <= VALUE and _folded(fact.value) != _folded(fact.content)
+    return fact.value if short else ""
+
+
+def _names(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names in a statement, folded, and its first word where only its place may make it one."""
     found = _WORD.findall(unicodedata.normalize("NFKC", text))
-    first = found[0] if found and statement and found[0].istitle() else None
-    return frozenset(
-        _folded(word)
-        for place, word in enumerate(found)
-        if _NAME.search(word)
-        and _LETTER.search(word)
-        and not (place == 0 and word is first)
-        and len(word) > 1
-    )
+    named = [word for word in found if len(word) > 1 and _NAME.search(word) and _LETTER.search(word)]
+    first = {_folded(found[0])} if found and found[0].istitle() and found[0] in named else set[str]()
+    return frozenset(map(_folded, named)) - first, frozenset(first)
 
 
 def _folded(text: str) -> str:
@@ -99,7 +115,7 @@ class _Brought:
                     before.append(fact)
             if own.whole:
                 self._whole.setdefault(own.whole, []).append(fact)
-            known |= own.words
+            known.update(own.text.split())
 
     def of(self, own: _Said) -> list[Fact]:
         """Return the facts whose names something says."""
@@ -153,7 +169,7 @@ def _stands(fact: Fact, premise: Fact, heir: Fact | None, said: Mapping[str, _Sa
     """Whether what took the place of a premise still says what a fact takes from it."""
     if heir is None:
         return False
-    value = heir.value if len(heir.value.split()) <= VALUE else ""
+    value = _value(heir)
     if not value:
         return False
     if _folded(value) == _folded(premise.value):

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from acms.knowledge import Fact, Retired
-from acms.log.doubt import examined
+from acms.log.doubt import BESIDE, examined
 from acms.log.in_force import Cover
 from acms.log.validity import Period, ends, periods
 from acms.model import Draft, Entry, Kind, Origin, Span, State
@@ -209,7 +209,8 @@ def facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) ->
             )
             for entry in found.entries
             if entry.state is State.LIVE
-        ]
+        ],
+        {entry.id: entry.data[BESIDE] for entry in found.entries if BESIDE in entry.data},
     )
 
 

@@ -271,6 +271,7 @@ _MOVES = r"(?:switch|mov|migrat|chang|wechsel|cambi|pass)\w*"
 _TAKES = r"(?:replac|ersetz|reemplaz|remplac)\w*"
 _FROM, _TO = r"(?:from|von|vom|de)", r"(?:to|with|by|auf|zu|durch|a|por|con|à|par)"
 _AWAY = r"(?:instead of|rather than|no longer|statt|nicht mehr|en vez de|ya no|au lieu de)"
+_DROPS = r"(?:drop|scrap|abandon|streich|verwerf|descart)\w*"
 _INSIDE = r"(?:[^,;:.(–—]|[,.](?=\d))"
 _OLD, _NEW = rf"(?P<old>{_INSIDE}{{1,60}}?)", rf"(?P<new>{_INSIDE}{{1,60}})"
 #: What says which value goes, and often which one comes. Words of change in five languages, as data: nothing else
@@ -280,7 +281,8 @@ _GOES = tuple(
     for pattern in (
         rf"\b{_MOVES} (?:\S+ ){{0,3}}?{_FROM} {_OLD} {_TO} {_NEW}",
         rf"\b{_TAKES} {_OLD} {_TO} {_NEW}",
-        rf"\b{_AWAY} (?P<old>(?:[^\s,;:.(–—]+ ?){{1,4}})",
+        rf"\b(?:{_AWAY}|{_DROPS}) (?P<old>(?:[^\s,;:.(–—]+ ?){{1,4}})",
+        r"(?:^|[,;:] )(?P<old>(?:[^\s,;:.(–—]+ ){1,4})(?:is|are|ist|sind) (?:out|raus)\b",
         rf", (?:not|nicht|no|pas) (?P<old>(?-i:[A-ZÀ-Þ\d$€£]){_INSIDE}{{0,60}})",
         r"[从把将]\s*(?P<old>\S{1,20}?)\s*(?:换成|改成|改用)\s*(?P<new>[^\s，。；]+)",
         r"(?:不再用|代替)\s*(?P<old>[^\s，。；]+)",
