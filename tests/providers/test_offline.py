@@ -44,7 +44,7 @@ def fact(id: str, content: str, **more: object) -> Fact:
 
 async def test_it_is_a_reflector_with_a_name() -> None:
     reflector: Reflector = OfflineReflector()
-    assert OfflineReflector.model == "offline3"
+    assert OfflineReflector.model == "offline4"
     assert reflector is not None
 
 

@@ -201,7 +201,7 @@ def labels(facts: Iterable[Fact], summaries: Iterable[Entry], owners: Collection
             spots += [(place, said, told or Doubt.of(fact).label, since) for place in places]
     for entry in summaries:
         text = f" {_folded(entry.content)} " if spots else ""
-        held = entry.replaces or ((entry.covers,) if entry.covers else ())
+        held = entry.replaces if entry.covers is None else (entry.covers,)
         for place, keys, told, since in spots:
             inside = any(low <= place <= high for low, high in held)
             if inside and since > entry.version and any(f" {key} " in text for key in keys):

@@ -27,7 +27,7 @@ from acms_eval.topics import phrases as _phrases
 __all__ = ["Cascades", "Tier", "cascades", "changed_premises"]
 
 Tier = Literal["offline", "perfect"]
-"""Who distils facts: the reflector that needs no model, or one that makes no mistake and says of none what it rests on."""
+"""Who distils facts: the reflector without a model, or one that makes no mistake and says of none what it rests on."""
 
 CHANGES = (
     "Decision: we are switching from {old} to {v}.",
@@ -35,7 +35,10 @@ CHANGES = (
     "Decision: {v} instead of {old}, after all.",
     "Decision: we moved from {old} to {v}, the trial convinced everybody.",
 )
-DROPS = ("Decision: {old} is out, nothing takes its place yet.", "Decision: we drop {old} and decide next month.")
+DROPS = (
+    "Decision: {old} is out, nothing takes its place yet.",
+    "Decision: we drop {old} and decide next month.",
+)
 OTHERS = 6
 """Decisions that follow from nothing."""
 
@@ -137,7 +140,7 @@ async def cascades(
     phrases: Phrases | None = None,
     token_budget: int = 1000,
 ) -> list[Cascades]:
-    """Tell conversations with changed premises to a session, ask about what followed, and return one row for each tier."""
+    """Tell conversations with changed premises, ask about what followed, and return one row for each tier."""
     found: list[Cascades] = []
     for tier in tiers:
         asked: list[_Asked] = []

@@ -301,7 +301,7 @@ Known = Fact | Proposal
 def settle(found: Sequence[Proposal], facts: Sequence[Fact]) -> list[Proposal]:
     """Return statements as changes of what is known, in the order in which they apply."""
     known: list[Known] = list(facts)
-    contents = {_folded(fact.content) for fact in facts}
+    contents = {_folded(fact.content) for fact in facts if fact.doubt is None}
     changes: list[Proposal] = []
     for one in found:
         if _folded(one.content) in contents:
@@ -434,7 +434,7 @@ class OfflineReflector:
     """
 
     #: Names the recipe: another one finds other facts.
-    model: str = "offline3"
+    model: str = "offline4"
 
     async def reflect(self, request: ReflectionRequest) -> Reflection:
         """Return what the turns state, as changes to the facts in force."""
