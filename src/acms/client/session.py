@@ -167,6 +167,7 @@ class Reads:
     tree = verb(View.tree, Asks("GET tree", _tree, timeless=True))
     tags = verb(View.tags, Asks("GET tags", _tagged, timeless=True))
     compactions = verb(View.compactions, Asks("GET compactions", many(Compaction), pages=True))
+    expand = verb(View.expand, Asks("GET compactions/{version}/entries", many(Entry)))
     citations = verb(View.citations, Asks("GET citations", many(Citation), timeless=True))
     policy = verb(View.policy, Asks("GET policy", one(ResolvedPolicy), context=_somewhere, timeless=True))
     get_session_stats = verb(View.get_session_stats, Asks("GET stats", _stats))
