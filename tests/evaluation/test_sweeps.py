@@ -12,7 +12,8 @@ import pytest
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
 from acms_eval import MostRecent, OpenSystem, PlainBM25, Probe, Said, Scenario, System, score, sections
-from acms_eval.limits import cause, limits
+from acms_eval.causes import cause
+from acms_eval.limits import limits
 from acms_eval.peers import open_acms
 from acms_eval.scenarios.writer import START
 from acms_eval.sweeps import (

@@ -8,10 +8,11 @@ from statistics import fmean
 from acms.results import POSSIBLE_FROM
 from acms_eval import bootstrap
 from acms_eval.bootstrap import Interval
+from acms_eval.causes import CAUSES
 from acms_eval.chart_nouns import Axis, Chart, Point, Series
 from acms_eval.composite import WEIGHTS, composite
 from acms_eval.judge import Judgement
-from acms_eval.limits import CAUSES, HOLDS, Limit
+from acms_eval.limits import HOLDS, Limit
 from acms_eval.nouns import Report, Score
 from acms_eval.report import Section, Table
 from acms_eval.retrieval import ALL, RetrievalReport

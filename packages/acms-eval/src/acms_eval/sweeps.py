@@ -17,8 +17,8 @@ from typing import Any
 
 from acms.config import ACMSConfig, EpisodeBoundaryConfig, RecallConfig
 from acms.errors import ValidationError
+from acms_eval.causes import cause
 from acms_eval.composite import WEIGHTS
-from acms_eval.limits import cause
 from acms_eval.nouns import Report, Scenario, Score, System
 from acms_eval.peers import OpenSystem
 from acms_eval.running import measure_budgets
@@ -102,7 +102,7 @@ class Row:
     ndcg: float
     items: float
     tokens: float
-    #: Of the probes that were not answered: how many for which cause, see `acms_eval.limits`.
+    #: Of the probes that were not answered: how many for which cause, see `acms_eval.causes`.
     causes: Mapping[str, int]
     #: By the clock: one recall, and one message told, background work included.
     ask_ms: float
