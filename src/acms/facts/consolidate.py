@@ -21,7 +21,7 @@ from typing import Self
 
 from acms.facts.faults import fault, utc
 from acms.knowledge import Cardinality, Decision, Fact, Outcome, Proposal
-from acms.log.doubt import BESIDE, names_beside
+from acms.log.doubt import MENTIONS, sentence_names
 from acms.log.encoding import locate
 from acms.log.facts import SAID, Address, address, has_address
 from acms.log.validity import Period, ends, stated_at
@@ -679,7 +679,7 @@ def _data(change: _Change) -> dict[str, Json]:
         "valid_from": None if proposal.valid_from is None else utc(proposal.valid_from).isoformat(),
         "valid_to": None if proposal.valid_to is None else utc(proposal.valid_to).isoformat(),
         "depends_on": [id for id in change.rests if id not in {fact.id for fact in change.ends}],
-        BESIDE: _beside(change),
+        MENTIONS: _mentioned(change),
         "episode": max((entry.episode for entry in change.sources), default=0),
     }
     return {
@@ -689,7 +689,7 @@ def _data(change: _Change) -> dict[str, Json]:
     }
 
 
-def _beside(change: _Change) -> list[Json]:
+def _mentioned(change: _Change) -> list[Json]:
     """Return the names in the sentences that say a fact and not in the fact itself: what it follows from is there."""
     proposal = change.proposal
     found: dict[str, None] = {}
@@ -697,7 +697,7 @@ def _beside(change: _Change) -> list[Json]:
         told = _saying(entry, fold(proposal.value), ()) if proposal.value else set[int]()
         for number, (start, end) in enumerate(spans(entry.content)):
             if number in (told or _closest(entry.content, proposal.content)):
-                found.update(dict.fromkeys(names_beside(entry.content[start:end], proposal.content)))
+                found.update(dict.fromkeys(sentence_names(entry.content[start:end], proposal.content)))
     return list(found)[:NAMES]
 
 

@@ -40,18 +40,18 @@ class _Said(NamedTuple):
     text: str
 
 
-BESIDE = "beside"
+MENTIONS = "mentions"
 """Names in the data of a fact, those of the sentence it was made from."""
 
 
-def examined(facts: Sequence[Fact], beside: Mapping[str, Iterable[str]] = {}) -> list[Fact]:
+def examined(facts: Sequence[Fact], mentions: Mapping[str, Iterable[str]] = {}) -> list[Fact]:
     """Return facts with what they rest on, and why some of those in force are in doubt.
 
-    `facts` are all that a log ever held at a version, oldest first, each with what retired it; `beside` are names that
-    stood in the sentence a fact was made from, by the id of the fact.
+    `facts` are all that a log ever held at a version, oldest first, each with what retired it; `mentions` are names
+    that stood in the sentence a fact was made from, by the id of the fact.
     """
-    said = {fact.id: _said(fact, beside.get(fact.id, ())) for fact in facts}
-    names = frozenset[str]().union(*(own.names for own in said.values()), *beside.values())
+    said = {fact.id: _said(fact, mentions.get(fact.id, ())) for fact in facts}
+    names = frozenset[str]().union(*(own.names for own in said.values()), *mentions.values())
     said = {id: own._replace(names=own.names | (own.first & names)) for id, own in said.items()}
     by_id = {fact.id: fact for fact in facts}
     brought = _Brought(facts, said)
@@ -63,19 +63,19 @@ def examined(facts: Sequence[Fact], beside: Mapping[str, Iterable[str]] = {}) ->
     return list(found.values())
 
 
-def names_beside(sentence: str, content: str) -> list[str]:
+def sentence_names(sentence: str, content: str) -> list[str]:
     """Return the names in a sentence that what was made from it does not say, in order."""
     return sorted(_names(sentence)[0] - set(_folded(content).split()))
 
 
-def _said(fact: Fact, beside: Iterable[str] = ()) -> _Said:
+def _said(fact: Fact, mentions: Iterable[str] = ()) -> _Said:
     value = _value(fact)
     text = _folded(f"{fact.subject} {fact.content} {fact.value}")
     names, first = _names(value or fact.content)
     if value:
         names, first = names | first, frozenset[str]()
     whole = _folded(value) if value and not names and _LETTER.search(value) else ""
-    return _Said(frozenset((*text.split(), *beside)), names, first, whole, f" {text} ")
+    return _Said(frozenset((*text.split(), *mentions)), names, first, whole, f" {text} ")
 
 
 def _value(fact: Fact) -> str:

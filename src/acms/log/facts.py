@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from acms.knowledge import Fact, Retired
-from acms.log.doubt import BESIDE, examined
+from acms.log.doubt import MENTIONS, examined
 from acms.log.in_force import Cover
 from acms.log.validity import Period, ends, periods
 from acms.model import Draft, Entry, Kind, Origin, Span, State
@@ -210,7 +210,7 @@ def facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) ->
             for entry in found.entries
             if entry.state is State.LIVE
         ],
-        {entry.id: entry.data[BESIDE] for entry in found.entries if BESIDE in entry.data},
+        {entry.id: entry.data[MENTIONS] for entry in found.entries if MENTIONS in entry.data},
     )
 
 
