@@ -128,12 +128,19 @@ class CacheConfig:
     enabled: bool = True
     #: Bytes of text and parts that entries may take; the least recently used contexts go first.
     max_bytes: int = 64 * 1024 * 1024
+    #: Entries that are kept at most, and seconds after which they are read again; None sets no such limit.
+    max_entries: int | None = None
+    ttl_seconds: float | None = None
     #: Bytes that indexes may take, vectors included; the least recently used go first.
     index_bytes: int = 256 * 1024 * 1024
 
     def __post_init__(self) -> None:
         _positive(self.max_bytes, "cache.max_bytes")
         _positive(self.index_bytes, "cache.index_bytes")
+        if self.max_entries is not None:
+            _positive(self.max_entries, "cache.max_entries", 1)
+        if self.ttl_seconds is not None:
+            _positive(self.ttl_seconds, "cache.ttl_seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,7 +312,8 @@ class ACMSConfig:
             elif name == "ACMS_PRIVACY_MODE":
                 values.setdefault(group, {})["mode"] = text.lower() or None
             elif name.startswith("ACMS_") and group in groups:
-                default = getattr(groups[group](), rest.lower(), None)
+                default = getattr(groups[group](), rest.lower(), "")
+                default = 0 if default is None else default  # a number that is not limited
                 if not isinstance(default, int | float):
                     raise ConfigurationError(f"{name} is not a setting")
                 values.setdefault(group, {})[rest.lower()] = _parse(name, text, default)

@@ -16,6 +16,7 @@ __all__ = [
     "Action",
     "Cardinality",
     "Decision",
+    "Doubt",
     "Fact",
     "Outcome",
     "Proposal",
@@ -56,6 +57,43 @@ class Retired:
     at: datetime | None = None
 
 
+DOUBT = "[in doubt:"
+"""How the label begins of what may not be so any more."""
+_ENDED = {"updated": "replaced", "removed": "ended"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """Why a fact in force may no longer be so: what it rests on has gone."""
+
+    #: Id and version of what it rests on, directly or through others.
+    premise: str
+    premise_version: int
+    #: Id and version of the entry that put that out of force, and the reason as `Retired` has it.
+    by: str
+    version: int
+    reason: str
+
+    @classmethod
+    def of(cls, premise: Fact) -> Doubt:
+        """Return the doubt in what rests on a fact that was retired."""
+        gone = premise.retired
+        assert gone is not None
+        return cls(
+            premise=premise.id,
+            premise_version=premise.version,
+            by=gone.by,
+            version=gone.version,
+            reason=gone.reason,
+        )
+
+    @property
+    def label(self) -> str:
+        """What a reader is told beside the statement."""
+        did = _ENDED.get(self.reason, "took back")
+        return f"{DOUBT} rests on v{self.premise_version}, which v{self.version} {did}]"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
     """A distilled statement, with its address, its evidence and how long it was in force."""
@@ -88,6 +126,10 @@ class Fact:
     sources: tuple[str, ...] = ()
     #: Ids of the facts it stands in for.
     replaces: tuple[str, ...] = ()
+    #: Ids of the earlier facts it rests on, as its reflector said or as it names them itself.
+    depends_on: tuple[str, ...] = ()
+    #: Why it may no longer be so although it is in force; None without a reason.
+    doubt: Doubt | None = None
     #: Id of the context whose log it is in; the profile of the namespace for one of scope namespace.
     context: str = ""
     tokens: int = 0
@@ -119,6 +161,8 @@ class Proposal:
     valid_to: datetime | None = None
     #: Id of the known fact that an update replaces, a remove ends, or a keep confirms.
     fact_id: str | None = None
+    #: Ids of known facts it follows from: should one of them end, it is in doubt.
+    depends_on: tuple[str, ...] = ()
     #: Versions of the turns it was made from; all that were read when empty.
     sources: tuple[int, ...] = ()
     #: Why, in the reflector's words.

@@ -257,6 +257,8 @@ class Ledger:
         self._others = others
         #: What the caller should know: marked messages that did not fit, a latest message that was cut.
         self.warnings = warnings
+        #: Ids of what the answer to it cited, once `session.cite` was told.
+        self.cited: frozenset[str] = frozenset()
 
     @cached_property
     def certainty(self) -> Certainty:
@@ -379,6 +381,10 @@ class ContextItems(Sequence[ContextItem]):
         """The same in three steps: strong, possible, none."""
         return Band.of(self.confidence)
 
+    def shown(self) -> dict[str, str]:
+        """Return what is shown of each entry, by its id."""
+        return {item.id: item.content for item in self._items}
+
     def text(self) -> str:
         """Join the items as `speaker: content` paragraphs; the joined text fits the budget they were chosen for."""
         return SEPARATOR.join(speak(item.speaker, item.content) for item in self._items if item.content)
@@ -441,6 +447,19 @@ class SessionStats:
     tier: str = "words"
     #: Share of its entries that lack no vectors; 1 without an embedder.
     coverage: float = 1.0
+    #: Entries that answers cited so far, and how often, also at a past version.
+    cited: int = 0
+    citations: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Citation:
+    """How often the answers of a session cited an entry."""
+
+    id: str
+    count: int
+    #: When it was cited last.
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,7 @@ from acms.observability.operations import note, traced
 from acms.ports import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
 from acms.privacy.modes import stored_mode
 from acms.recall.planner import media_tokens
-from acms.results import Branch, Compaction, Erasure, IndexStats, MessageReceipt, Synced
+from acms.results import Branch, Compaction, Erasure, IndexStats, Ledger, MessageReceipt, Synced
 from acms.session_state import SharedSession
 from acms.storage import handles, open_storage
 from acms.storage.sessions import described
@@ -497,6 +497,24 @@ class ACMS(View):
         from a message go with it, and a fact goes with all it stands in for.
         """
         return await rewrite.retract(self._shared, self._writer, message_id, reason=reason, alone=alone)
+
+    async def cite(self, answer: object, shown: object = None) -> tuple[str, ...]:
+        """Note which entries a model's answer used, and return their ids: what it cites of `shown`.
+
+        `answer` is a text, the object of a provider's SDK or the same as a mapping; `shown` the recalled items or the
+        rendered prompt it answers. Read are its citations and annotations, and ids of entries in its text. Counted in
+        `citations` and `get_session_stats`, told in the ledger of what was shown, and no part of any ranking.
+        """
+        from acms.recall import uses
+        from acms.text.citations import cited, shown_texts
+
+        found = cited(answer, shown_texts(shown))
+        context = await self._find()
+        if found and context is not None:
+            await uses.record(self._shared.storage, context, found, self._shared.clock())
+        if isinstance(ledger := getattr(shown, "ledger", None), Ledger):
+            ledger.cited |= set(found)
+        return found
 
     async def clear(self, *, reason: str = "cleared") -> int:
         """Put everything said so far out of force; return the version of the retraction, 0 for an empty session.

@@ -473,5 +473,10 @@ def _in_front(storage: StorageBackend, config: ACMSConfig) -> StorageBackend:
         return storage
     shared = handles.shared(storage)
     if shared.front is None:
-        shared.front = CachedStorage(storage, max_bytes=config.cache.max_bytes)
+        shared.front = CachedStorage(
+            storage,
+            max_bytes=config.cache.max_bytes,
+            max_entries=config.cache.max_entries,
+            ttl_seconds=config.cache.ttl_seconds,
+        )
     return shared.front

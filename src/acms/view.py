@@ -23,6 +23,7 @@ from acms.prompt.prefix_window import gather_epoch
 from acms.recall import pipeline, request
 from acms.results import (
     Branch,
+    Citation,
     Compaction,
     ContextItems,
     Diff,
@@ -484,6 +485,13 @@ class View:
             else await job.compactions(self._shared.storage, context, self._at, stage=self.stage)
         )
 
+    async def citations(self) -> list[Citation]:
+        """List how often answers cited which entry, the one cited last first; see `cite`."""
+        from acms.recall import uses
+
+        context = await self._find()
+        return [] if context is None else await uses.citations(self._shared.storage, context)
+
     async def expand(self, version: int) -> list[Entry]:
         """Return what the summary at a version stands for, as it was read before: messages and earlier summaries.
 
@@ -505,6 +513,7 @@ class View:
     async def get_session_stats(self) -> SessionStats:
         """Return counts of the session: everything ever said, and what is in force."""
         from acms.log.facts import in_force
+        from acms.recall import uses
 
         shared = self._shared
         context = await self._find()
@@ -533,6 +542,7 @@ class View:
         made = await shared.storage.read(context, at=version, kinds=(Kind.FACT, Kind.SUMMARY))
         standing = [one for one in made if one.state is State.LIVE and cover.by(one.version) is None]
         ordinal = await self._newest_episode(context, version)
+        used = await uses.citations(shared.storage, context)
         return SessionStats(
             session_id=self.session_id,
             version=version,
@@ -547,6 +557,8 @@ class View:
             counter=shared.counter.name,
             tier=shared.tier,
             coverage=await self._coverage(context, version),
+            cited=len(used),
+            citations=sum(one.count for one in used),
         )
 
     async def _coverage(self, context: str, version: int) -> float:

@@ -18,13 +18,6 @@ from acms.contract.caller_cache import KVCache
 from acms.contract.kv_policy import Held, evict_score, known, policy, quoting, resolve
 from acms.errors import ValidationError
 
-# The published examples, as they stand there.
-MINIMAL = '{ "kv_policy": { "pin": ["doc:sum:Q"], "compress": [], "evict": [] } }'
-MIXED = (
-    '{ "kv_policy": { "pin": ["frag:macro:123"], "compress": ["frag:micro:789", "frag:atomic:777", "frag:macro:123"], '
-    '"evict": ["frag:atomic:555", "frag:micro:789"] } }'
-)
-
 SCHEMAS = Path(acms.__file__).parent / "schemas"
 
 
@@ -36,21 +29,6 @@ def fragment(
 
 def held(key: str, cost: int = 0, benefit: float = 0.0, turns: int = 0, **more: object) -> Held:
     return Held(key, cost=cost, benefit=benefit, turns=turns)._replace(**more)
-
-
-# ── the seed ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_the_examples_of_the_seed_are_read_and_resolved_as_it_says() -> None:
-    minimal = KVPolicy.of(json.loads(MINIMAL)["kv_policy"])
-    assert resolve(minimal) == (KVPolicy(pin=("doc:sum:Q",)), ())
-    mixed = resolve(KVPolicy.of(json.loads(MIXED)["kv_policy"]))
-    assert mixed.policy.to_wire() == {
-        "pin": ["frag:macro:123"],
-        "compress": ["frag:micro:789", "frag:atomic:777"],
-        "evict": ["frag:atomic:555"],
-    }
-    assert mixed.conflicts == ("frag:macro:123", "frag:micro:789")
 
 
 # ── pin ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

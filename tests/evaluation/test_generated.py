@@ -283,7 +283,9 @@ async def test_who_recalls_nothing_but_hearsay_gives_no_answer() -> None:
 def test_one_question_is_asked_at_every_distance_that_fits() -> None:
     scenario = temporal_degradation(turns=1001, seed=1, noise=0.5)
     assert scenario.token_budget == 300
-    assert tuple(probe.after - 1 for probe in scenario.probes) == DISTANCES
+    assert tuple(probe.after - 1 for probe in scenario.probes) == tuple(
+        one for one in DISTANCES if one <= 1000
+    )
     assert len({probe.question for probe in scenario.probes}) == 1
     assert [index for index, one in enumerate(scenario.said) if one.part == "fact"] == [0]
     parts = [one.part for one in scenario.said if one.role == "user"]

@@ -11,13 +11,17 @@ import pytest
 
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
-from acms_eval import MostRecent, OpenSystem, PlainBM25, System
+from acms_eval import MostRecent, OpenSystem, PlainBM25, Probe, Said, Scenario, System, score, sections
+from acms_eval.causes import cause
+from acms_eval.limits import limits
 from acms_eval.peers import open_acms
+from acms_eval.scenarios.writer import START
 from acms_eval.sweeps import (
     CURRENT_PCTS,
     DISTANCES,
     EPISODE_TURNS,
     LENGTHS,
+    NOISES,
     TOKEN_BUDGETS,
     Row,
     Step,
@@ -28,6 +32,7 @@ from acms_eval.sweeps import (
     lengths,
     many_episodes,
     marked_and_plain,
+    noises,
     token_budgets,
 )
 
@@ -49,11 +54,12 @@ def timeless(rows: list[Row]) -> list[Row]:
 
 
 def test_the_values_are_those_of_the_seed() -> None:
-    assert TOKEN_BUDGETS == (500, 750, 1000, 1500, 2000, 3000, 4000)
+    assert TOKEN_BUDGETS == (100, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 4000)
     assert EPISODE_TURNS == (4, 6, 8, 12, 16)
     assert CURRENT_PCTS == (0.2, 0.3, 0.4, 0.5, 0.6)
     assert {50, 100, 150, 200, 300, 500, 1000} == set(LENGTHS)
-    assert {10, 20, 30, 50, 75, 100, 150, 200, 1000} <= set(DISTANCES)
+    assert {10, 20, 30, 50, 75, 100, 150, 200, 1000, 5000} <= set(DISTANCES)
+    assert (NOISES[0], NOISES[-1]) == (0.0, 0.9)
 
 
 async def test_a_larger_budget_holds_more_of_a_window() -> None:
@@ -132,6 +138,49 @@ async def test_a_window_loses_a_fact_at_a_distance_and_words_do_not_without_nois
     assert found["recent", "0 % noise", 200].hit == 0.0
     assert found["words", "0 % noise", 200].hit == 1.0
     assert all(row.probes == 3 and row.token_budget == 300 for row in rows)
+
+
+async def test_a_curve_says_where_it_breaks_and_why() -> None:
+    rows = await distances(BOTH, values=(10, 50, 200), noises=(0.0,), seeds=range(3))
+    recent, words = limits(rows)
+    assert (recent.held, recent.broke, recent.cause) == (10, 50, "budget")
+    assert (words.held, words.broke, words.cause, words.answered) == (200, None, "", 1.0)
+    rows = await token_budgets(BOTH, values=(100, 4000), scenarios=["high_density"], turns=100, seeds=[1])
+    assert {(one.system, one.held, one.broke) for one in limits(rows) if one.system == "recent"} == {
+        ("recent", 4000, 100)
+    }
+    (shown,) = sections.limits(limits(rows)).tables
+    assert ("token budget (high density): recent", "4000", "100", "0%", "0%", "0%", "budget") in shown.rows
+
+
+async def test_what_is_missed_for_want_of_words_or_rank_is_told_apart() -> None:
+    scenario = Scenario(
+        name="two",
+        said=tuple(
+            Said(role="user", text=text, created_at=START, part="fact")
+            for text in ("Decision: PostgreSQL it is.", "The cache is Valkey.")
+        ),
+        probes=(
+            Probe(question="Where do rows live?", expected=("PostgreSQL",), after=2),
+            Probe(question="What is the cache?", expected=("Valkey",), after=2),
+        ),
+    )
+    missed = [score(probe, ()) for probe in scenario.probes]
+    assert [cause(scenario, one, one) for one in missed] == ["words", "rank"]
+
+
+async def test_noise_is_a_share_of_what_is_said_since() -> None:
+    rows = await noises(BOTH, values=(0.0, 0.9), distance=50, seeds=range(2))
+    assert [(row.system, row.at, row.probes) for row in rows] == [
+        (name, at, 2) for name in ("recent", "words") for at in (0.0, 0.9)
+    ]
+
+
+async def test_whole_requests_are_a_system_of_their_own() -> None:
+    systems = {"requests": open_acms(name="requests", requests=True)}
+    (row,) = await noises(systems, values=(0.5,), distance=50, seeds=[0])
+    assert (row.hit, row.system) == (1.0, "requests")
+    assert 0 < row.tokens <= 300
 
 
 async def test_marked_and_plain_facts_are_curves_of_their_own() -> None:

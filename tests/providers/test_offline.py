@@ -61,7 +61,7 @@ async def test_a_decision_corrected_among_forty_messages_is_the_only_one_in_forc
 
 async def test_it_is_a_reflector_with_a_name() -> None:
     reflector: Reflector = OfflineReflector()
-    assert OfflineReflector.model == "offline3"
+    assert OfflineReflector.model == "offline4"
     assert reflector is not None
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from acms.config import EpisodeBoundaryConfig
 from acms.errors import EntryNotFoundError
+from acms.log.facts import facts as facts_of
 from acms.log.facts import valid_times
 from acms.log.in_force import Stale, stale
 from acms.model import Kind, Role, Source, State
@@ -84,7 +85,8 @@ def facts_beside(found: Ranked, log: Log) -> Beside:
     if facts is None:
         return Beside()
     made = [entry for entry in log.entries if entry.kind is Kind.FACT]
-    times = valid_times(made, log.cover(), [entry for entry in log.entries if entry.replaces])
+    replacing = [entry for entry in log.entries if entry.replaces]
+    times = valid_times(facts_of(made, log.cover(), replacing))
     when = When(times, found.field.newest)
     known = Known(CONTEXT, facts, found.question, Usual.of(found.ranking, [facts]), when)
     above_facts(found.ranking, known)

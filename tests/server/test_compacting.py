@@ -72,6 +72,9 @@ def test_a_compaction_is_taken_back_by_its_version(one: Service) -> None:
     context = one.talk(*SAID)
     version = _compact(one, context, preserveRecentCount=2).json()["data"]["compaction"]["version"]
     assert SAID[0] not in _texts(one, context)
+    expanded = one.get(f"/contexts/{context}/compactions/{version}/entries")["data"]
+    assert [each["content"] for each in expanded] == SAID[: len(expanded)]
+    assert one.client.get(f"/contexts/{context}/compactions/99/entries").status_code == 404
     undo = f"/contexts/{context}/compactions/{version}/undo"
     done = one.client.post(undo).json()["data"]["version"]
     assert done == version + 1

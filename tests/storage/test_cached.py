@@ -56,7 +56,9 @@ def test_a_cached_memory_store_and_plain_lists_tell_the_same_story():
 
 
 def test_a_cache_too_small_for_anything_and_plain_lists_tell_the_same_story():
-    run_story(lambda: CachedStorage(MemoryStorage(), max_bytes=5_000), max_examples=25, steps=30)
+    run_story(
+        lambda: CachedStorage(MemoryStorage(), max_bytes=5_000, max_entries=20), max_examples=25, steps=30
+    )
 
 
 def test_a_cached_sqlite_store_and_plain_lists_tell_the_same_story(tmp_path):
@@ -173,6 +175,26 @@ async def test_the_least_recently_used_contexts_go_first():
     assert cache.stats.misses == before.misses, "the one that is always used stays"
     await cache.read(contexts[1].id)
     assert cache.stats.misses == before.misses + 8, "one that was not used went"
+    for context in contexts:
+        await same(cache, cache.inner, context)
+
+
+async def test_entries_are_limited_by_number_and_read_again_when_they_are_old():
+    now = 0.0
+    cache = CachedStorage(MemoryStorage(), max_entries=12, ttl_seconds=60, clock=lambda: now)
+    contexts = [await new(cache) for _ in range(3)]
+    for context in contexts:
+        await put(cache, context, *[said("x") for _ in range(5)])
+        await cache.read(context.id)
+    assert cache.stats.contexts == 2, "ten entries: fifteen are too many"
+    before = cache.stats.misses
+    now = 59
+    await cache.read(contexts[2].id)
+    assert cache.stats.misses == before
+    now = 60
+    await cache.read(contexts[2].id)
+    assert cache.stats.misses == before + 5
+    assert cache.stats.contexts == 1, "the other one is as old"
     for context in contexts:
         await same(cache, cache.inner, context)
 

@@ -152,8 +152,8 @@ async def _found(shell: Shell, asked: _Asked, *, history: bool) -> list[Fact]:
 
 
 def _value(fact: Fact) -> str:
-    """Return the value of a fact, and from when on or until when it is so."""
-    period = Period(fact.valid_from, fact.valid_to)
+    """Return the value of a fact, from when on or until when it is so, and why that is in doubt."""
+    period = Period(fact.valid_from, fact.valid_to, "" if fact.doubt is None else fact.doubt.label)
     return f"{preview(fact.value or fact.content, 160)} {period.label(datetime.now(UTC))}".rstrip()
 
 

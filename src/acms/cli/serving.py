@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -49,6 +50,16 @@ async def serve(
     reflector: ReflectorName = None,
     url: Url = None,
     model: Model = None,
+    sources: Annotated[
+        Path | None,
+        typer.Option(
+            "--sources",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="TOML: whom /orchestration/render asks.",
+        ),
+    ] = None,
     log_requests: Annotated[
         bool, typer.Option("--log/--no-log", help="Write a line of JSON per request to stderr.")
     ] = False,
@@ -64,6 +75,7 @@ async def serve(
         raise MissingExtraError("server", "uvicorn") from None
     from acms.server import ServerConfig, create_app
     from acms.server.listen import bounded
+    from acms.server.sources import sources as read_sources
 
     wanted = _auth(auth, host)
     store = shell.db or file_url(data_file())
@@ -78,7 +90,10 @@ async def serve(
         found = None
         if reflector is not None:
             found = await stack.enter_async_context(reflecting(reflector, url=url, model=model))
-        made = create_app(store, config, **_engine(), reflector=found)
+        asked = [] if sources is None else read_sources(sources)
+        for one in asked:
+            stack.push_async_callback(one.aclose)
+        made = create_app(store, config, **_engine(), reflector=found, sources=asked)
         grace = int(config.grace_seconds)
         server = Server(Config(made, http=bounded(), timeout_graceful_shutdown=grace, **_UVICORN))
         await _serve(made, server, _listen(host, port), lambda at: _announce(at, wanted, shell.as_json))

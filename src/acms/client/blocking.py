@@ -66,7 +66,6 @@ class View(Door, Reads):
     entries = verb(_view.View.entries)
     context_id = verb(_view.View.context_id)
     said = verb(_view.View.said)
-    expand = verb(_view.View.expand)
 
     def diff(self, other: View | int | str) -> Diff:
         """Return how what is in force differs on another side: another session, or a version or tag of this one."""

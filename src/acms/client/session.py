@@ -25,6 +25,7 @@ from acms.model import ANY, Entry, Job, JobState, Json, Part, Privacy
 from acms.nouns import camel, read, write_part
 from acms.results import (
     Branch,
+    Citation,
     Compaction,
     ContextInfo,
     ContextItems,
@@ -32,12 +33,14 @@ from acms.results import (
     Episode,
     Erasure,
     HistoryPage,
+    Ledger,
     MessageReceipt,
     SessionStats,
     Synced,
     Tree,
 )
 from acms.session import ACMS
+from acms.text.citations import cited, shown_texts
 from acms.view import View
 
 __all__ = ["Reads", "RemoteSession", "RemoteView", "Writes"]
@@ -164,6 +167,8 @@ class Reads:
     tree = verb(View.tree, Asks("GET tree", _tree, timeless=True))
     tags = verb(View.tags, Asks("GET tags", _tagged, timeless=True))
     compactions = verb(View.compactions, Asks("GET compactions", many(Compaction), pages=True))
+    expand = verb(View.expand, Asks("GET compactions/{version}/entries", many(Entry)))
+    citations = verb(View.citations, Asks("GET citations", many(Citation), timeless=True))
     policy = verb(View.policy, Asks("GET policy", one(ResolvedPolicy), context=_somewhere, timeless=True))
     get_session_stats = verb(View.get_session_stats, Asks("GET stats", _stats))
 
@@ -310,6 +315,18 @@ def _tagging(_: Remote, given: Given) -> Given:
     return {"name": given["name"], "at_version": given["version"], "move": given["move"]}
 
 
+def _citing(_: Remote, given: Given) -> Given:
+    """Find here what an answer cites of what was shown."""
+    found = cited(given["answer"], shown_texts(given["shown"]))
+    if isinstance(ledger := getattr(given["shown"], "ledger", None), Ledger):
+        ledger.cited |= set(found)
+    return {"ids": list(found)}
+
+
+def _cited(answer: Answer, _: Remote) -> tuple[str, ...]:
+    return tuple(nouns.value(list, answer.body, "data"))
+
+
 def _nothing(_: Answer, __: Remote) -> None:
     return None
 
@@ -368,6 +385,7 @@ class Writes:
     )
     retract = verb(ACMS.retract, Asks("POST entries/{message_id}/retract", _version))
     replace = verb(ACMS.replace, Asks("PATCH entries/{message_id}", plain(str, "id"), again=False))
+    cite = verb(ACMS.cite, Asks("POST citations", _cited, prepare=_citing))
     clear = verb(ACMS.clear, Asks("POST clear", _version, again=False))
     erase = verb(ACMS.erase, Asks("DELETE entries/{id}", one(Erasure)))
     fork = branching(ACMS.fork, Asks("POST fork", _branched, prepare=_placed))

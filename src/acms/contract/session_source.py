@@ -347,7 +347,8 @@ def _as_stored(item: ContextItem, row: Entry) -> ContextItem:
     """Return an item that its session has redacted with what was stored: a reply has a stage of its own."""
     if item.redaction is None:
         return item
-    return replace(item, content=row.content + (label_of(item.content) if row.kind is Kind.FACT else ""))
+    told = label_of(item.content)
+    return replace(item, content=row.content + ("" if row.content.endswith(told) else told))
 
 
 def _there(row: Entry) -> bool:

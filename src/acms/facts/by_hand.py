@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from acms.errors import ACMSError, ConflictError, ValidationError
 from acms.facts import consolidate as rules
-from acms.facts import request
+from acms.facts import faults, request
 from acms.facts.consolidate import Consolidated, Rules, fold, period
 from acms.facts.job import around
 from acms.knowledge import Cardinality, Fact, Proposal
@@ -92,6 +92,7 @@ async def state(
             fact
             for fact in alike
             if (fact.names, period(fact)) == (stated.names, period(stated))
+            and fact.doubt is None
             and told.issuperset(entry.id for entry in read)
         ]
         if same:
@@ -216,8 +217,8 @@ def _list(given: Sequence[str], field: str) -> Sequence[str]:
 
 
 def _text(given: str, field: str) -> str:
-    most = rules.VALUE if field == "value" else rules.LABEL
-    text = validation.text(given, field, limit=rules.VALUE).strip()
+    most = faults.VALUE if field == "value" else faults.LABEL
+    text = validation.text(given, field, limit=faults.VALUE).strip()
     if not text or len(text) > most:
         raise ValidationError(f"must have 1 to {most} characters", field=field)
     return text

@@ -15,17 +15,17 @@ import re
 import unicodedata
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from hashlib import sha256
-from math import isfinite
-from typing import Any, Self
+from typing import Self
 
-from acms.errors import ValidationError
+from acms.facts.faults import fault, utc
 from acms.knowledge import Cardinality, Decision, Fact, Outcome, Proposal
-from acms.log import trust, validation
+from acms.log import trust
+from acms.log.doubt import MENTIONS, sentence_names
 from acms.log.encoding import locate
 from acms.log.facts import SAID, Address, address, has_address
-from acms.log.validity import Period, ends
+from acms.log.validity import Period, ends, stated_at
 from acms.model import Draft, Entry, Json, Kind, MarkerType, Origin, Privacy, Span, State
 from acms.text.tokenizer import spans, term
 
@@ -171,14 +171,13 @@ def _good(content: str, bad: set[int]) -> list[Span]:
     return found
 
 
-LABEL = 255
-"""Characters of a subject, an attribute or a type."""
-VALUE = 4_096
-"""Bytes of a value."""
+FEW = 3
+"""Sources of a fact, at most, whose sentences are looked at for what it follows from: more are all that was read."""
+NAMES = 12
+"""Names that are noted beside a fact, at most."""
 ROUNDS = 8
 """Parts an answer that contradicts itself is divided into, at most."""
 
-_ACTIONS = ("add", "update", "remove", "keep")
 _STRICT = (Privacy.ALLOW, Privacy.REDACT, Privacy.BLOCK)
 _MARKERS = frozenset(marker.value for marker in MarkerType)
 
@@ -226,6 +225,8 @@ class _Change:
     #: Facts in force that go: named by the proposal, or met at its address.
     named: tuple[Fact, ...] = ()
     met: tuple[Fact, ...] = ()
+    #: Ids of the facts it follows from.
+    rests: tuple[str, ...] = ()
     where: Address = ("", "")
     cardinality: Cardinality = "many"
     note: str = ""
@@ -285,7 +286,7 @@ def rounds(proposals: Sequence[Proposal], known: Sequence[Fact]) -> list[list[in
     of the proposals of each part.
     """
     one = {address(fact.subject, fact.attribute) for fact in known if fact.cardinality == "one"}
-    sound = [not _fault(said) for said in proposals]
+    sound = [not fault(said) for said in proposals]
     for index, said in enumerate(proposals):
         if sound[index] and said.cardinality == "one":
             one.add(address(said.subject, said.attribute))
@@ -357,18 +358,20 @@ def _judge(
     count: Callable[[str], int],
 ) -> None:
     """Decide about a proposal, or note it as a change or as a fact to be kept."""
-    fault = _fault(proposal)
-    if fault:
-        book.decide(index, "invalid", fault)
+    wrong = fault(proposal)
+    if wrong:
+        book.decide(index, "invalid", wrong)
         return
     proposal = replace(proposal, content=proposal.content.strip())
     named = book.by_id.get(proposal.fact_id or "")
     if proposal.action == "keep":
         if named is None:
             book.decide(index, "unknown_id", f"no fact in force has the id {proposal.fact_id!r}")
-        else:
+            return
+        if named.doubt is None:
             book.keeps.append((index, named))
-        return
+            return
+        proposal = replace(proposal, action="update", content=named.content, value=named.value)
     if proposal.confidence < rules.min_confidence:
         limit = f"{proposal.confidence:g} is less than {rules.min_confidence:g}"
         book.decide(index, "low_confidence", limit, named.id if named else None)
@@ -415,64 +418,6 @@ def _override(fact_id: str | None, by: _Change, book: _Book) -> None:
             book.decide(other.index, "overridden", f"proposal {by.index + 1} says that it stays", fact_id)
 
 
-def _fault(proposal: Proposal) -> str:
-    """Return what is wrong with a proposal by itself, whatever a model wrote into it; "" when nothing is."""
-    # A reflector is somebody else's code: its types are only a promise.
-    given: Any = proposal
-    try:
-        if given.action not in _ACTIONS:
-            raise ValidationError(f"{given.action!r} is not one of {', '.join(_ACTIONS)}", field="action")
-        _check_texts(given)
-        _check_confidence(given.confidence)
-        if given.cardinality not in (None, "one", "many"):
-            raise ValidationError(f"{given.cardinality!r} is not one or many", field="cardinality")
-        if given.scope not in ("session", "namespace"):
-            raise ValidationError(f"{given.scope!r} is not session or namespace", field="scope")
-        if not isinstance(given.negative, bool):
-            raise ValidationError(f"{given.negative!r} is not true or false", field="negative")
-        _check_times(given)
-        sources = given.sources
-        if not isinstance(sources, tuple | list) or not all(type(version) is int for version in sources):
-            raise ValidationError(f"{sources!r} are not versions", field="sources")
-    except ValidationError as error:
-        return str(error)
-    return ""
-
-
-def _check_texts(given: Any) -> None:
-    validation.text(given.content, "content")
-    for name in ("subject", "attribute", "fact_type"):
-        if len(validation.text(getattr(given, name), name)) > LABEL:
-            raise ValidationError(f"is longer than {LABEL} characters", field=name)
-    validation.text(given.value, "value", limit=VALUE)
-    for name in given.names:
-        if not validation.text(name, "names").strip() or len(name) > LABEL:
-            raise ValidationError(f"each must have 1 to {LABEL} characters", field="names")
-    validation.text(given.reason, "reason")
-    if given.fact_id is not None:
-        validation.text(given.fact_id, "fact_id")
-
-
-def _check_confidence(given: Any) -> None:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not isfinite(given):
-        raise ValidationError(f"{given!r} is not a number", field="confidence")
-    if not 0 <= given <= 1:
-        raise ValidationError(f"{given!r} is not between 0 and 1", field="confidence")
-
-
-def _check_times(given: Any) -> None:
-    for name in ("valid_from", "valid_to"):
-        moment = getattr(given, name)
-        if moment is not None and not isinstance(moment, datetime):
-            raise ValidationError(f"{moment!r} is not a time", field=name)
-    if None not in (given.valid_from, given.valid_to) and _utc(given.valid_to) < _utc(given.valid_from):
-        raise ValidationError("is before valid_from", field="valid_to")
-
-
-def _utc(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-
-
 def _change(
     index: int, proposal: Proposal, named: Fact | None, book: _Book, read: Sequence[Entry]
 ) -> _Change:
@@ -480,7 +425,10 @@ def _change(
     sources, known = _sources(proposal, named, read, book.known)
     believed = book.by or trust.lowest([*map(trust.of, sources), *known], default=Origin.DERIVED)
     said = max((entry.created_at for entry in sources), default=book.now)
-    change = _Change(index, proposal, sources, believed, said, named=(named,) if named else ())
+    rests = dict.fromkeys(book.by_id[id].id for id in proposal.depends_on if id in book.by_id)
+    change = _Change(
+        index, proposal, sources, believed, said, named=(named,) if named else (), rests=tuple(rests)
+    )
     if proposal.action == "update" and named is None:
         change.note = f"no fact in force has the id {proposal.fact_id!r}: added"
     if named is not None and proposal.action != "remove":
@@ -535,7 +483,7 @@ def _sources(
 def period(said: Proposal | Fact) -> Period:
     """Return when something is so by its own words."""
     start, end = said.valid_from, said.valid_to
-    return Period(None if start is None else _utc(start), None if end is None else _utc(end))
+    return Period(None if start is None else utc(start), None if end is None else utc(end))
 
 
 def _completed(proposal: Proposal, named: Fact) -> Proposal:
@@ -584,6 +532,10 @@ def _same(
             continue
         if period(fact) != period(said) and not period(fact).holds(change.said):
             continue  # it was so, or will be: now it is
+        if fact.doubt is not None and change.said > stated_at(fact) and not _safe(fact.trust, change.trust):
+            change.named = (*change.named, fact)  # it was in doubt, and is said again
+            change.note = "it was in doubt, and is said again"
+            return None
         if trust.RANK[change.trust] > trust.RANK[fact.trust] and _safe(change.trust, fact.trust):
             change.named = (*change.named, fact)  # now somebody says it who is to be believed
             change.note = f"{change.trust.value} confirms what {fact.trust.value} said"
@@ -602,7 +554,7 @@ def _says(said: Proposal, other: Fact | Proposal, *, exactly: bool = False) -> b
         return False
     for name in ("valid_from", "valid_to"):
         mine, theirs = getattr(said, name), getattr(other, name)
-        if mine is not None and (theirs is None or _utc(mine) != _utc(theirs)):
+        if mine is not None and (theirs is None or utc(mine) != utc(theirs)):
             return False
     addressed = has_address(address(said.subject, said.attribute))
     valued = bool(said.value.strip() and other.value.strip())
@@ -699,7 +651,7 @@ def _drafts(
         demotes = told.demoted(ends, None if removing else proposal, change.sources)
         data: dict[str, Json] = {"reason": "removed"} if removing else _data(change)
         if change.sources:
-            data[SAID] = _utc(change.said).isoformat()
+            data[SAID] = utc(change.said).isoformat()
         marks = not removing and proposal.fact_type in _MARKERS and trust.said(change.trust)
         if demotes:
             data["demotes"] = [[id, [list(span) for span in good]] for id, good in demotes.items()]
@@ -737,8 +689,10 @@ def _data(change: _Change) -> dict[str, Json]:
         "negative": proposal.negative,
         "scope": proposal.scope,
         "trust": change.trust.value,
-        "valid_from": None if proposal.valid_from is None else _utc(proposal.valid_from).isoformat(),
-        "valid_to": None if proposal.valid_to is None else _utc(proposal.valid_to).isoformat(),
+        "valid_from": None if proposal.valid_from is None else utc(proposal.valid_from).isoformat(),
+        "valid_to": None if proposal.valid_to is None else utc(proposal.valid_to).isoformat(),
+        "depends_on": [id for id in change.rests if id not in {fact.id for fact in change.ends}],
+        MENTIONS: _mentioned(change),
         "episode": max((entry.episode for entry in change.sources), default=0),
     }
     return {
@@ -746,6 +700,18 @@ def _data(change: _Change) -> dict[str, Json]:
         for name, value in data.items()
         if value not in (None, "", False, 0, []) or name == "confidence"
     }
+
+
+def _mentioned(change: _Change) -> list[Json]:
+    """Return the names in the sentences that say a fact and not in the fact itself: what it follows from is there."""
+    proposal = change.proposal
+    found: dict[str, None] = {}
+    for entry in change.sources if len(change.sources) <= FEW else ():
+        told = _saying(entry, fold(proposal.value), ()) if proposal.value else set[int]()
+        for number, (start, end) in enumerate(spans(entry.content)):
+            if number in (told or _closest(entry.content, proposal.content)):
+                found.update(dict.fromkeys(sentence_names(entry.content[start:end], proposal.content)))
+    return list(found)[:NAMES]
 
 
 def _strictest(sources: Iterable[Entry]) -> Privacy:

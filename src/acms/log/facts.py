@@ -15,6 +15,7 @@ from typing import Any
 
 from acms.knowledge import Fact, Retired
 from acms.log import trust
+from acms.log.doubt import MENTIONS, examined
 from acms.log.in_force import Cover
 from acms.log.validity import Period, ends, periods
 from acms.model import Draft, Entry, Kind, Span, State
@@ -198,20 +199,24 @@ def facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) ->
     """
     found = Succession(entries, cover)
     by_version = {entry.version: entry for entry in replacing}
-    return [
-        as_fact(
-            entry,
-            retired=found.retired(entry, by_version),
-            replaces=tuple(old.id for old in found.chain(entry)),
-        )
-        for entry in found.entries
-        if entry.state is State.LIVE
-    ]
+    originals = {id: entry.id for entry in found.entries for id in entry.sources if id.startswith("f_")}
+    return examined(
+        [
+            as_fact(
+                entry,
+                retired=found.retired(entry, by_version),
+                replaces=tuple(old.id for old in found.chain(entry)),
+                originals=originals,
+            )
+            for entry in found.entries
+            if entry.state is State.LIVE
+        ],
+        {entry.id: entry.data[MENTIONS] for entry in found.entries if MENTIONS in entry.data},
+    )
 
 
-def valid_times(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) -> dict[int, Period]:
-    """Return the facts in force by version, and when each of them is so."""
-    found = facts(entries, cover, replacing)
+def valid_times(found: Sequence[Fact]) -> dict[int, Period]:
+    """Return the facts in force by version, and when each of them is so; `found` are all of a log, oldest first."""
     when = periods(found, alternatives(found))
     return {fact.version: when[fact.id] for fact in found if fact.retired is None and fact.id in when}
 
@@ -229,8 +234,17 @@ def alternatives(found: Iterable[Fact]) -> list[tuple[str, str]]:
     return pairs
 
 
-def as_fact(entry: Entry, *, retired: Retired | None = None, replaces: tuple[str, ...] = ()) -> Fact:
-    """Return an entry as the fact it is; `replaces` are the ids of all it stands in for, directly or not."""
+def as_fact(
+    entry: Entry,
+    *,
+    retired: Retired | None = None,
+    replaces: tuple[str, ...] = (),
+    originals: Mapping[str, str] = {},
+) -> Fact:
+    """Return an entry as the fact it is; `replaces` are the ids of all it stands in for, directly or not.
+
+    `originals` are the ids of what was adopted from elsewhere, and of what the log has in their place.
+    """
     data = entry.data
     confidence = data.get("confidence", 1.0)
     return Fact(
@@ -252,6 +266,7 @@ def as_fact(entry: Entry, *, retired: Retired | None = None, replaces: tuple[str
         trust=trust.of(entry),
         sources=tuple(id for id in entry.sources if not id.startswith("f_")),  # a fork cites what it adopted
         replaces=replaces,
+        depends_on=tuple(originals.get(id, id) for id in data.get("depends_on", ()) if isinstance(id, str)),
         context=entry.context,
         tokens=entry.tokens,
         created_at=entry.created_at,

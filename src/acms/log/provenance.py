@@ -132,10 +132,13 @@ def copied(batch: Sequence[Entry], head: bytes, copy: str, runs: Sequence[Run]) 
         made = replace(entry, id=id, context=copy, sources=sources)
         if "demotes" in entry.data:
             rows = [[renamed(id, copy, runs), good] for id, good in entry.data["demotes"]]
-            made = replace(made, data={**entry.data, "demotes": rows})
+            made = replace(made, data={**made.data, "demotes": rows})
+        if "depends_on" in entry.data:
+            ids = [renamed(id, copy, runs) for id in entry.data["depends_on"]]
+            made = replace(made, data={**made.data, "depends_on": ids})
         if "lost" in entry.data:
             ids = [renamed(id, copy, runs) for id in entry.data["lost"]["ids"]]
-            made = replace(made, data={**entry.data, "lost": {**entry.data["lost"], "ids": ids}})
+            made = replace(made, data={**made.data, "lost": {**entry.data["lost"], "ids": ids}})
         if entry.salt is not None:
             salt = sha256(b"salt" + copy.encode() + entry.salt).digest()[:16]
             made = replace(made, salt=salt, digest=digest(made, id.rsplit("_", 1)[-1], salt))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from acms.errors import SessionNotFoundError, ValidationError
-from acms.log.facts import valid_times
+from acms.log.doubt import labels
+from acms.log.facts import facts, valid_times
 from acms.log.in_force import LONG_RUN, Cover, effective
 from acms.log.validation import NAMESPACE
 from acms.log.validity import Period
@@ -37,12 +38,23 @@ async def cover_at(storage: StorageBackend, context: str, head: Head, version: i
 async def valid_times_at(
     storage: StorageBackend, context: str, head: Head, version: int
 ) -> dict[int, Period]:
-    """Return the facts in force at a version, by version, and when each of them is so."""
+    """Return the facts in force at a version, by version, and when each of them is so.
+
+    Beside them messages and summaries that are in doubt, with a label and no time.
+    """
     made = await storage.read(context, at=version, kinds=(Kind.FACT,))
     if not made:
         return {}
     replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
-    return valid_times(made, Cover(replacing, searchable=True), replacing)
+    found = facts(made, Cover(replacing, searchable=True), replacing)
+    times = valid_times(found)
+    if not any(fact.retired for fact in found):
+        return times
+    owners = {context, *(owner for owner, _ in (await storage.context(context)).lineage)}
+    summaries = await storage.read(context, at=version, kinds=(Kind.SUMMARY,))
+    for place, told in labels(found, summaries, owners).items():
+        times[place] = times.get(place, Period())._replace(doubt=told)
+    return times
 
 
 async def read_stretches(

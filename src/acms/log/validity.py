@@ -23,6 +23,8 @@ class Period(NamedTuple):
 
     start: datetime | None = None
     end: datetime | None = None
+    #: What a reader is told of something that may not be so any more, although nobody said when it ended.
+    doubt: str = ""
 
     def holds(self, moment: datetime) -> bool:
         """Whether a moment lies in it."""
@@ -40,13 +42,16 @@ class Period(NamedTuple):
         return start < min(self.end or _LAST, other.end or _LAST)
 
     def label(self, moment: datetime) -> str:
-        """Return what a reader has to be told at a moment: when it begins, and when it ends; else ""."""
+        """Return what a reader has to be told at a moment: when it begins and ends, why it is in doubt; else ""."""
         start = self.start if self.start is not None and self.start > moment else None
         said = [f"{word} {_day(when)}" for word, when in (("from", start), ("until", self.end)) if when]
-        return f"[{' '.join(said)}]" if said else ""
+        return " ".join(filter(None, (f"[{' '.join(said)}]" if said else "", self.doubt)))
 
 
-_LABEL = re.compile(r" \[(?:from|until) [\d: -]+(?:UTC)?(?: until [\d: -]+(?:UTC)?)?\]")
+_LABEL = re.compile(
+    r"(?: \[(?:(?:from|until) [\d: -]+(?:UTC)?(?: until [\d: -]+(?:UTC)?)?"
+    r"|in doubt: rests on v\d+, which v\d+ [a-z ]+)\])+"
+)
 
 
 def label_of(shown: str) -> str:

@@ -166,6 +166,18 @@ class Rendered:
         free = 0 if self.budget is None else self.budget - self.tokens.upper_bound
         return Use(**found, tools=self._base, free=free)
 
+    def shown(self) -> dict[str, str]:
+        """Return what the request shows of each entry, by its id."""
+        found: dict[str, list[str]] = {}
+        for message in self.messages:
+            for id in message.sources:
+                found.setdefault(id, []).append(message.text)
+        for one in self._placed:
+            for piece in one.pieces:
+                for id in piece.sources:
+                    found.setdefault(id, []).append(piece.text)
+        return {id: "\n".join(texts) for id, texts in found.items()}
+
     def seen(self, id: str) -> bool:
         """Return whether an entry is in the request: its text, or what its rendition shows of it."""
         return id in _entry_ids(self._placed)

@@ -13,10 +13,12 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from acms.errors import ConflictError, SessionNotFoundError, StorageError, StorageReadOnlyError
+from acms.knowledge import DOUBT
 from acms.log import summary_levels
 from acms.log.encoding import is_summary
 from acms.log.in_force import Unit
 from acms.log.read import cover_at, valid_times_at
+from acms.log.validity import Period
 from acms.model import Context, Entry, Kind, State
 from acms.plan.nodes import Atom, Composed, Fitted, Piece, Scope, Window
 from acms.ports import Codec, HasRecords
@@ -202,10 +204,8 @@ class Staying:
         known = [row for row in rows if row is not None and row.state is State.LIVE]
         if len(known) < len(rows) or not await self._known_elsewhere(others):
             return False
-        if not await self._still_so(context.id, others, known):
-            return False
         self._told.update({row.id: row for row in self._session.stage.entries(known)})
-        return True
+        return await self._still_so(context.id, others, known, kept)
 
     async def _known_elsewhere(self, others: Mapping[str, Sequence[str]]) -> bool:
         """Return whether what is shown of other logs is in force there."""
@@ -222,19 +222,24 @@ class Staying:
         return True
 
     async def _still_so(
-        self, context: str, others: Mapping[str, Sequence[str]], rows: Sequence[Entry]
+        self, context: str, others: Mapping[str, Sequence[str]], rows: Sequence[Entry], kept: Placements
     ) -> bool:
-        """Return whether no fact that is shown is over by now."""
-        shown = [row for row in rows if row.kind is Kind.FACT]
+        """Return whether no fact that is shown is over by now, and what is in doubt says so."""
         storage = self._session.storage
-        for owner in {row.context if row.context in others else context for row in shown}:
+        shown = placements.visible((), kept.blocks, self._told)
+        for owner in {row.context if row.context in others else context for row in rows}:
             head = await storage.head(owner)
+            if head.version == head.messages:  # there are no facts
+                continue
             when = await valid_times_at(storage, owner, head, head.version)
-            own = [
-                row.version for row in shown if (row.context if row.context in others else context) == owner
-            ]
-            if any(version not in when or when[version].over(now()) for version in own):
-                return False
+            for row in rows:
+                if (row.context if row.context in others else context) != owner:
+                    continue
+                period = when.get(row.version, None if row.kind is Kind.FACT else Period())
+                if period is None or period.over(now()):
+                    return False
+                if not _says_doubt(shown.get(row.id), period.doubt, self._told[row.id].content):
+                    return False
         return True
 
     async def keep(self, placed: Placed, fitted: Fitted, path: str, request: str) -> bool:
@@ -617,3 +622,10 @@ def _without(kept: Placements, placed: Placed, lost: AbstractSet[str]) -> Placem
         lead=tuple([one for one in kept.lead if one[0] not in lost]),
         blocks=tuple(blocks),
     )
+
+
+def _says_doubt(shown: str | None, doubt: str, content: str) -> bool:
+    """Whether what is shown of an entry tells of its doubt, and of none when there is none; None is not shown here."""
+    if shown is None or DOUBT in content:
+        return True
+    return doubt in shown and bool(doubt) == (DOUBT in shown)

@@ -250,6 +250,7 @@ def _proposal(item: Any, names: Mapping[str, str], said: Mapping[int, datetime |
         valid_from=valid_from,
         valid_to=valid_to,
         fact_id=fact_id,
+        depends_on=_depends_on(given.get("depends_on"), names),
         sources=sources,
         reason=_text(given.get("reason"))[:_REASON],
     )
@@ -302,6 +303,13 @@ def _fact(value: Any, names: Mapping[str, str]) -> str | None:
     if name in names.values():
         return name
     return name[:_NAME] or None
+
+
+def _depends_on(value: Any, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the ids of the known facts that are named, once each; what names none is passed over."""
+    said = cast("list[Any]", value) if isinstance(value, list) else [value]
+    ids = set(names.values())
+    return tuple(dict.fromkeys(id for one in said if (id := _fact(one, names)) in ids and id is not None))
 
 
 def _confidence(value: Any) -> float:

@@ -38,10 +38,12 @@ SCHEMA: Mapping[str, object] = {
                     "scope": {"type": "string", "enum": ["session", "namespace"]},
                     "valid_from": {"type": "string"},
                     "valid_to": {"type": "string"},
+                    "depends_on": {"type": "array", "items": {"type": "string"}},
                 },
                 "required": [
                     "reason", "sources", "action", "fact", "content", "subject", "attribute", "value",
                     "cardinality", "fact_type", "confidence", "negative", "scope", "valid_from", "valid_to",
+                    "depends_on",
                 ],
                 "additionalProperties": False,
             },
@@ -89,6 +91,8 @@ def _fact(number: int, fact: Fact) -> str:
         shown["valid_from"] = f"{fact.valid_from:%Y-%m-%d}"
     if fact.valid_to is not None:
         shown["valid_to"] = f"{fact.valid_to:%Y-%m-%d}"
+    if fact.doubt is not None:
+        shown["in_doubt"] = True
     line = json.dumps(shown, ensure_ascii=False)
     return f"F{number} {' '.join(_safe(line).split())}"
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms.log.in_force import NONE, Demotion, Doc, Lone, Stale, Unit
+from acms.log.validity import Period
 from acms.model import Kind, Role, Source
 from acms.ports import Frame
 from acms.recall.corpus import Field
@@ -67,6 +68,8 @@ class Terms:
     #: shown but in the current episode.
     stale: Stale = NONE
     profile: Stale = NONE
+    #: What is in doubt, by version.
+    times: Mapping[int, Period] = given(default_factory=dict)
 
 
 def unit_at(field: Field, place: int) -> tuple[Unit[Doc], str]:
@@ -119,7 +122,8 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
     offered = {entry.version for one in current for entry in one.unit.entries}.union(terms.shown)
     past = _Past(field, ranking, terms, frame, rejected, taken, offered, episode)
     past.take()
-    found = Offer(past=past.in_order(), current=current, rejected=rejected, trims=past.trims)
+    taken_in = [_in_doubt(one, terms.times) for one in past.in_order()]
+    found = Offer(past=taken_in, current=current, rejected=rejected, trims=past.trims)
     return _linked(found, field, ranking, terms) if ranking.later else found
 
 
@@ -268,10 +272,19 @@ def _above(past: Sequence[Candidate]) -> list[Candidate]:
 def label(one: Candidate, later: int, snapshot: Snapshot) -> Candidate:
     """Return a candidate that says which later entry speaks of the same subject."""
     day = date.fromordinal(EPOCH + int(snapshot.column("minute")[later - 1]) // DAY)
-    said = f"{one.label} [later, same subject: v{snapshot.version(later - 1)}, {day.isoformat()}]".lstrip()
+    told = f"[later, same subject: v{snapshot.version(later - 1)}, {day.isoformat()}]"
+    return _telling(one, told)._replace(later=later, heir=snapshot.doc(later - 1).id)
+
+
+def _in_doubt(one: Candidate, times: Mapping[int, Period]) -> Candidate:
+    """Return a message or a summary that says why it is in doubt, where it is."""
+    doubt = times[one.unit.version].doubt if one.unit.version in times and len(one.costs) == 1 else ""
+    return _telling(one, doubt) if doubt else one
+
+
+def _telling(one: Candidate, told: str) -> Candidate:
     tokens = one.tokens + LABEL
-    heir = snapshot.doc(later - 1).id
-    return one._replace(later=later, label=said, heir=heir, costs=(tokens,), tokens=tokens)
+    return one._replace(label=f"{one.label} {told}".lstrip(), costs=(tokens,), tokens=tokens)
 
 
 def _old(field: Field, documents: Ints, families: Sequence[int], terms: Terms) -> dict[int, Demotion]:

@@ -542,6 +542,7 @@ def _terms(found: Ranked, asked: Recall, latest: Entry | None, beside: Beside | 
         asks=asks,
         stale=NONE if asked.superseded else found.stale,
         profile=NONE if asked.superseded or beside is None else beside.stale,
+        times=found.times,
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
+from time import monotonic
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from acms.errors import ACMSError
@@ -122,10 +123,13 @@ class _Line:
     """The cached entries of one context under one epoch."""
 
     epoch: int
+    #: By the clock of the cache.
+    born: float = 0.0
     entries: dict[int, Entry] = field(default_factory=dict)
     #: Those that were asked for by id: apart, so that they do not cut the runs in which a log is read.
     single: dict[int, Entry] = field(default_factory=dict)
     bytes: int = 0
+    count: int = 0
     #: All replacing entries up to a version.
     replacing: list[Entry] = field(default_factory=list)
     upto: int = 0
@@ -136,11 +140,27 @@ class _Line:
 
 
 class CachedStorage(WrapperStorage):
-    """Keeps recently read entries in memory, the least recently used contexts go first."""
+    """Keeps recently read entries in memory, the least recently used contexts go first.
 
-    def __init__(self, inner: StorageBackend, *, max_bytes: int = 64 * 1024 * 1024) -> None:
+    What was kept for `ttl_seconds` is read again; None keeps it until there is no room, and `max_entries` None counts
+    bytes alone.
+    """
+
+    def __init__(
+        self,
+        inner: StorageBackend,
+        *,
+        max_bytes: int = 64 * 1024 * 1024,
+        max_entries: int | None = None,
+        ttl_seconds: float | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         super().__init__(inner)
         self.max_bytes = max_bytes
+        self.max_entries = max_entries
+        self.ttl_seconds = ttl_seconds
+        self._clock = clock
+        self._count = 0
         #: Held while lines are changed: several event loops run in several threads.
         self._lock = threading.Lock()
         self._lines: OrderedDict[str, _Line] = OrderedDict()
@@ -212,11 +232,10 @@ class CachedStorage(WrapperStorage):
     def _line(self, context: str, head: Head) -> _Line:
         with self._lock:
             line = self._lines.get(context)
-            if line is None or line.epoch != head.epoch:
+            if line is None or line.epoch != head.epoch or self._old(line):
                 if line is not None:
-                    self._bytes -= line.bytes
-                    line.dropped = True
-                line = self._lines[context] = _Line(head.epoch)
+                    self._drop(line)
+                line = self._lines[context] = _Line(head.epoch, self._clock())
             self._lines.move_to_end(context)
             return line
 
@@ -279,15 +298,28 @@ class CachedStorage(WrapperStorage):
             size = sum(_ENTRY_BYTES + len(entry.content) * (2 if entry.parts else 1) for entry in new)
             if not line.dropped:
                 line.bytes += size
+                line.count += len(new)
                 self._bytes += size
+                self._count += len(new)
+
+    def _old(self, line: _Line) -> bool:
+        return self.ttl_seconds is not None and self._clock() - line.born >= self.ttl_seconds
+
+    def _drop(self, line: _Line) -> None:
+        self._bytes -= line.bytes
+        self._count -= line.count
+        line.bytes = line.count = 0
+        line.dropped = True
 
     def _evict(self) -> None:
         with self._lock:
-            while self._bytes > self.max_bytes and self._lines:
+            while self._lines and (self._full() or self._old(next(iter(self._lines.values())))):
                 _, line = self._lines.popitem(last=False)
-                self._bytes -= line.bytes
-                line.bytes = 0
-                line.dropped = True
+                self._drop(line)
+
+    def _full(self) -> bool:
+        many = self.max_entries is not None and self._count > self.max_entries
+        return many or self._bytes > self.max_bytes
 
 
 _UNCOUNTED = ("aclose", "durability", "sessions")

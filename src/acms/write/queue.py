@@ -258,7 +258,9 @@ class WriteQueue:
                 keyed = all(draft.key is not None for request in batch for draft in request.drafts)
                 lost = error if unknown else lost
                 if not error.retryable or attempt >= retry.max_attempts or (unknown and not keyed):
-                    if lost is not None and error.retryable:  # that this try wrote nothing says nothing of that one
+                    if (
+                        lost is not None and error.retryable
+                    ):  # that this try wrote nothing says nothing of that one
                         raise lost from error
                     raise
                 self._head = None

@@ -1,4 +1,4 @@
-"""Commands that measure how well a memory remembers: eval run, eval report, eval scenarios."""
+"""Commands that measure how well a memory remembers: eval run, eval report, eval cascades, eval scenarios."""
 
 from __future__ import annotations
 
@@ -524,6 +524,40 @@ def report_(
 
         value = {"settings": dict(document.settings), "left_out": dict(document.left_out)}
         screen.show({**value, "files": [str(file) for file in written]}, draw)
+
+    run(as_json, work())
+
+
+# ── cascades ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@evaluating.command("cascades", epilog="Example:  acms eval cascades --seed 0 --seed 1")
+def cascades_(
+    seed: Seeds = [*range(10)],
+    turns: Turns = None,
+    words: Words = None,
+    budget: Annotated[int, typer.Option("--budget", min=1, metavar="N", help="Tokens to recall.")] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """Change what decisions follow from, ask about them, and count which are flagged.
+
+    In the manner of MEME: premises, what follows from them in one or two steps, and others; one premise gets another
+    value, one is dropped. Once with facts of the offline reflector, once with perfect ones that say of none what it
+    rests on.
+    """
+
+    async def work() -> None:
+        from acms_eval import phrases
+        from acms_eval.cascades import cascades
+
+        said = None if words is None else phrases(words)
+        found = await cascades(turns=turns or 120, seeds=seed, phrases=said, token_budget=budget)
+        screen = Screen(as_json)
+        figures = ("flagged", "flagged_orphans", "caveated", "certain", "mistaken")
+        heads = ("premise changed", "premise dropped", "shown with it", "as certain", "mistaken")
+        columns = (Column("facts", "cyan"), *(Column(head, right=True) for head in heads))
+        rows = [(one.tier, *(f"{100 * getattr(one, name):.1f} %" for name in figures)) for one in found]
+        screen.show({"cascades": [asdict(one) for one in found]}, lambda: screen.table(columns, rows))
 
     run(as_json, work())
 

@@ -14,7 +14,8 @@ from acms.ports import Embedder
 from acms.providers import OfflineReflector
 from acms_eval import sections, sweeps
 from acms_eval.chart_nouns import Axis, Chart, Point, Series, Unit, written
-from acms_eval.peers import open_acms
+from acms_eval.limits import limits
+from acms_eval.peers import OpenSystem, open_acms
 from acms_eval.report import Document, Section
 from acms_eval.scenarios import DISTANCES, SCENARIOS
 from acms_eval.suite import LineUp, Suite, through
@@ -27,6 +28,7 @@ SHARE = Axis(label="hit rate", unit="share")
 ANSWERED = Axis(label="answered", unit="share")
 MESSAGES = Axis(label="messages", log=True)
 _WITH_FACTS = ", with facts"
+_REQUESTS = ", whole requests"
 _CORRECTED = 100
 """Messages that the scenario of corrections takes at least."""
 
@@ -43,6 +45,12 @@ class Sizes:
     lengths: tuple[int, ...]
     token_budgets: tuple[int, ...]
     distances: tuple[int, ...]
+    distance_noises: tuple[float, ...]
+    noises: tuple[float, ...]
+    noise_distance: int
+    #: Sweeps in which ACMS is measured with facts too, and by whole requests: "budget", "distance", "noise".
+    with_facts: tuple[str, ...]
+    as_requests: tuple[str, ...]
     episode_turns: tuple[int, ...]
     current_pcts: tuple[float, ...]
     #: Messages after which the clock is read, and questions each time.
@@ -52,11 +60,16 @@ class Sizes:
 
 FULL = Sizes(
     seeds=3,
-    distance_seeds=20,
+    distance_seeds=10,
     turns=200,
     lengths=sweeps.LENGTHS,
     token_budgets=sweeps.TOKEN_BUDGETS,
     distances=DISTANCES,
+    distance_noises=(0.0, 0.5),
+    noises=sweeps.NOISES,
+    noise_distance=300,
+    with_facts=("budget", "noise"),
+    as_requests=("budget", "distance", "noise"),
     episode_turns=sweeps.EPISODE_TURNS,
     current_pcts=sweeps.CURRENT_PCTS,
     clock=(10, 50, 100, 200, 500, 1000),
@@ -67,8 +80,13 @@ QUICK = Sizes(
     distance_seeds=1,
     turns=100,
     lengths=(50, 100),
-    token_budgets=(500, 1000),
+    token_budgets=(100, 1000),
     distances=(10, 50),
+    distance_noises=(0.0, 0.5),
+    noises=(0.9,),
+    noise_distance=30,
+    with_facts=("noise",),
+    as_requests=("noise",),
     episode_turns=(4, 16),
     current_pcts=(0.2, 0.6),
     clock=(10, 50),
@@ -113,7 +131,9 @@ async def deliverables(
             _precision(suite),
             _difficulty(suite, by_scenario),
             await run.degradation(),
+            await run.noise(),
             await run.marked(),
+            run.limits(),
         ),
         times=(await run.overhead(), sections.timed(suite)),
         left_out=line_up.left_out,
@@ -138,6 +158,20 @@ class _Run:
         self.seeds = range(seed, seed + sizes.seeds)
         self.phrases = phrases
         self.progress = progress
+        #: Of all sweeps that have a harder end.
+        self.rows: list[Row] = []
+
+    def _tiers(self, sweep: str) -> Mapping[str, OpenSystem]:
+        """Return all systems, and in some sweeps ACMS with facts and as whole requests."""
+        found = dict(self.systems)
+        for name, embedder in self.acms.items():
+            if sweep in self.sizes.with_facts:
+                called = f"{name}{_WITH_FACTS}"
+                found[called] = open_acms(embedder, name=called, reflector=OfflineReflector)
+            if sweep in self.sizes.as_requests:
+                called = f"{name}{_REQUESTS}"
+                found[called] = open_acms(embedder, name=called, requests=True)
+        return found
 
     def _step(self, step: Step) -> None:
         if self.progress is not None:
@@ -165,8 +199,10 @@ class _Run:
             sweeps.lengths, self.systems, seeds=self.seeds, phrases=self.phrases, progress=self._step
         )
         early = await measured(values=self.sizes.lengths)
+        self.rows += early
         corrected = [length for length in self.sizes.lengths if length >= _CORRECTED]
         changed = await measured(values=corrected, scenario="corrections")
+        self.rows += changed
         return Section(
             name="persistence",
             title="Decision persistence",
@@ -192,13 +228,14 @@ class _Run:
         """Measure what parameters do."""
         size = self.sizes
         rows = await sweeps.token_budgets(
-            self.systems,
+            self._tiers("budget"),
             values=size.token_budgets,
             turns=size.turns,
             seeds=self.seeds,
             phrases=self.phrases,
             progress=self._step,
         )
+        self.rows += rows
         episodes = await sweeps.episode_lengths(
             self._configured,
             values=size.episode_turns,
@@ -239,17 +276,19 @@ class _Run:
     async def degradation(self) -> Section:
         """Measure recall against the distance from a fact."""
         rows = await sweeps.distances(
-            self.systems,
+            self._tiers("distance"),
             values=self.sizes.distances,
+            noises=self.sizes.distance_noises,
             seeds=range(self.seed, self.seed + self.sizes.distance_seeds),
             phrases=self.phrases,
             progress=self._step,
         )
+        self.rows += rows
         variants = list(dict.fromkeys(row.variant for row in rows))
         axis = Axis(label="messages since the fact", log=True)
         charts = [
             _lines(
-                "degradation" if not place else "degradation-noise",
+                ("degradation", "degradation-noise")[place] if place < 2 else f"degradation-noise-{place}",
                 f"Temporal degradation, {variant}",
                 axis,
                 SHARE,
@@ -268,6 +307,32 @@ class _Run:
             charts=tuple(charts),
         )
 
+    async def noise(self) -> Section:
+        """Measure recall against the share of what is said that is about the topic asked."""
+        rows = await sweeps.noises(
+            self._tiers("noise"),
+            values=self.sizes.noises,
+            distance=self.sizes.noise_distance,
+            seeds=range(self.seed, self.seed + self.sizes.distance_seeds),
+            phrases=self.phrases,
+            progress=self._step,
+        )
+        self.rows += rows
+        x = Axis(label="share about the topic", unit="share")
+        return Section(
+            name="noise",
+            title="Noise",
+            text=(
+                f"One decision, asked about {self.sizes.noise_distance} messages later within 300 tokens. A share of "
+                "what was said in between is about the same topic and names other values.",
+            ),
+            charts=(_lines("noise", "Noise about the topic", x, SHARE, rows, _hit),),
+        )
+
+    def limits(self) -> Section:
+        """Say where each sweep breaks, and why."""
+        return sections.limits(limits(self.rows))
+
     async def marked(self) -> Section:
         """Measure what markers are worth."""
         rows = await sweeps.marked_and_plain(
@@ -277,6 +342,7 @@ class _Run:
             phrases=self.phrases,
             progress=self._step,
         )
+        self.rows += rows
 
         def drawn(name: str, title: str, read: Callable[[Row], float | None], y: Axis) -> Chart:
             series = tuple(

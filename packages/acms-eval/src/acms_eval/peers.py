@@ -16,7 +16,7 @@ from acms.session import ACMS
 from acms.storage import open_storage
 from acms_eval.baselines import MostRecent, PlainBM25, PlainVectors, ReciprocalRankFusion, WindowBM25
 from acms_eval.nouns import Recalled, Said, System
-from acms_eval.running import Remembering
+from acms_eval.running import Remembering, Requesting
 
 __all__ = ["ChromaVectors", "GleanrSession", "OpenSystem", "open_acms", "open_gleanr", "systems"]
 
@@ -100,8 +100,13 @@ def open_acms(
     reflector: Callable[[], Reflector] | None = None,
     config: ACMSConfig | None = None,
     include_current_episode: bool = True,
+    requests: bool = False,
 ) -> OpenSystem:
-    """Return what makes ACMS sessions in memory, with the default configuration if none is given."""
+    """Return what makes ACMS sessions in memory, with the default configuration if none is given.
+
+    With `requests` they are judged by whole requests, not by what is recalled.
+    """
+    made = Requesting if requests else Remembering
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[System]:
@@ -113,7 +118,7 @@ def open_acms(
             config=config,
         )
         async with session:
-            yield Remembering(session, name, include_current_episode=include_current_episode)
+            yield made(session, name, include_current_episode=include_current_episode)
 
     return opened
 

@@ -7,14 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from acms.config import ACMSConfig
+from acms.errors import FitError
 from acms.model import Source
 from acms.ports import Embedder, Reflector, StorageBackend
+from acms.prompt import Prompt
+from acms.providers.codecs import OpenAIChat
 from acms.session import ACMS
 from acms.storage import open_storage
 from acms_eval.metrics import score
 from acms_eval.nouns import Probe, Recalled, Report, Said, Scenario, Score, System
 
-__all__ = ["Remembering", "measure", "measure_budgets", "run"]
+__all__ = ["Remembering", "Requesting", "measure", "measure_budgets", "run"]
 
 CURRENT = (Source.CURRENT, Source.WINDOW)
 
@@ -28,7 +31,8 @@ class Remembering:
         #: How sure the last recall was that something answers the question.
         self.confidence: float | None = None
         self._include_current = include_current_episode
-        self._told: dict[str, int] = {}
+        #: Which told message each entry is.
+        self.told: dict[str, int] = {}
 
     async def tell(self, said: Said) -> None:
         """Ingest a message."""
@@ -39,7 +43,7 @@ class Remembering:
             markers=said.markers,
             created_at=said.created_at,
         )
-        self._told[id] = len(self._told)
+        self.told[id] = len(self.told)
 
     async def settle(self) -> None:
         """Wait for vectors and jobs."""
@@ -58,9 +62,27 @@ class Remembering:
                 current=item.source in CURRENT,
                 tokens=item.token_count,
                 source=item.source,
-                index=self._told.get(item.id),
+                index=self.told.get(item.id),
             )
             for item in items
+        ]
+
+
+class Requesting(Remembering):
+    """An ACMS session that is judged by whole requests: the history and what is recalled, within the budget."""
+
+    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
+        """Render a prompt; what its messages show of each entry was recalled, and none of it ranks above another."""
+        prompt = Prompt(OpenAIChat("gpt-5")).history(self.session)
+        try:
+            rendered = await prompt.recall(self.session, question).user(question).render(budget=token_budget)
+        except FitError:
+            return ()
+        shown = rendered.shown()
+        each = rendered.tokens.upper_bound // max(1, len(shown))
+        return [
+            Recalled(text=text, score=1.0, tokens=each, source="request", index=self.told.get(id))
+            for id, text in shown.items()
         ]
 
 

@@ -8,15 +8,27 @@ from statistics import fmean
 from acms.results import POSSIBLE_FROM
 from acms_eval import bootstrap
 from acms_eval.bootstrap import Interval
+from acms_eval.causes import CAUSES
 from acms_eval.chart_nouns import Axis, Chart, Point, Series
 from acms_eval.composite import WEIGHTS, composite
 from acms_eval.judge import Judgement
+from acms_eval.limits import HOLDS, Limit
 from acms_eval.nouns import Report, Score
 from acms_eval.report import Section, Table
 from acms_eval.retrieval import ALL, RetrievalReport
 from acms_eval.suite import Suite
 
-__all__ = ["FIGURES", "composite_of", "judged", "means", "retrieval", "scenarios", "shares", "timed"]
+__all__ = [
+    "FIGURES",
+    "composite_of",
+    "judged",
+    "limits",
+    "means",
+    "retrieval",
+    "scenarios",
+    "shares",
+    "timed",
+]
 
 PERCENT = "in percent"
 _MISSING = "–"
@@ -372,3 +384,47 @@ def _tokens(name: str) -> float:
     """Return the budget that a figure such as B500 or B2k is measured at."""
     size = name[1:]
     return 1000.0 * float(size[:-1]) if size.endswith("k") else float(size)
+
+
+def limits(found: Sequence[Limit]) -> Section:
+    """Say where each system breaks in each sweep, and why; of a sweep in which none does, that no limit was found."""
+    rows: list[tuple[str, ...]] = []
+    whole: list[str] = []
+    for sweep in dict.fromkeys((one.sweep, one.variant, one.scenario) for one in found):
+        curves = [one for one in found if (one.sweep, one.variant, one.scenario) == sweep]
+        about = "" if " + " in sweep[2] else f"({sweep[2].replace('_', ' ')})"
+        name = " ".join(filter(None, (sweep[0].replace("_", " "), sweep[1], about)))
+        if all(one.broke is None for one in curves):
+            whole.append(f"{name} (to {curves[0].held:g})")
+        rows += [(f"{name}: {one.system}", *_limit(one)) for one in curves]
+    return Section(
+        name="limits",
+        title="Where it breaks",
+        text=(
+            f"The first value at which less than {HOLDS:.0%} of the probes are answered, in the order from easy to "
+            "hard, and the most frequent cause of what was missed there.",
+            "Causes: " + "; ".join(f"{name}: {text}" for name, text in CAUSES.items()) + ".",
+            f"No limit was found in: {', '.join(whole)}."
+            if whole
+            else "Every sweep has a limit for somebody.",
+        ),
+        tables=(
+            Table(
+                title="Limits",
+                heads=("sweep", "holds to", "breaks at", "answered", "hit", "precision", "cause"),
+                rows=tuple(rows),
+            ),
+        ),
+    )
+
+
+def _limit(one: Limit) -> tuple[str, ...]:
+    precision = "" if one.precision is None else f"{one.precision:.0%}"
+    return (
+        "" if one.held is None else f"{one.held:g}",
+        "no limit found" if one.broke is None else f"{one.broke:g}",
+        f"{one.answered:.0%}",
+        f"{one.hit:.0%}",
+        precision,
+        "" if one.broke is None else one.cause,
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, median
@@ -16,10 +17,11 @@ from typing import Any
 
 from acms.config import ACMSConfig, EpisodeBoundaryConfig, RecallConfig
 from acms.errors import ValidationError
+from acms_eval.causes import cause
 from acms_eval.composite import WEIGHTS
-from acms_eval.nouns import Report, Scenario, Score
+from acms_eval.nouns import Report, Scenario, Score, System
 from acms_eval.peers import OpenSystem
-from acms_eval.running import measure, measure_budgets
+from acms_eval.running import measure_budgets
 from acms_eval.scenarios import DISTANCES, SCENARIOS, corrections, spread, temporal_degradation
 from acms_eval.topics import Phrases
 
@@ -27,6 +29,7 @@ __all__ = [
     "CURRENT_PCTS",
     "EPISODE_TURNS",
     "LENGTHS",
+    "NOISES",
     "TOKEN_BUDGETS",
     "Configured",
     "Latency",
@@ -39,13 +42,17 @@ __all__ = [
     "lengths",
     "many_episodes",
     "marked_and_plain",
+    "noises",
     "token_budgets",
 ]
 
-TOKEN_BUDGETS = (500, 750, 1000, 1500, 2000, 3000, 4000)
+TOKEN_BUDGETS = (100, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 4000)
 EPISODE_TURNS = (4, 6, 8, 12, 16)
 CURRENT_PCTS = (0.2, 0.3, 0.4, 0.5, 0.6)
 LENGTHS = (50, 100, 150, 200, 300, 500, 1000)
+NOISES = (0.0, 0.25, 0.5, 0.75, 0.9)
+ROOMY = 8
+"""Times its budget within which a probe is asked again, to tell what was missed for want of room."""
 DENSE = "high_density"
 """Scenario of the sweeps of parameters: twenty facts, so that a parameter has something to decide."""
 
@@ -95,6 +102,8 @@ class Row:
     ndcg: float
     items: float
     tokens: float
+    #: Of the probes that were not answered: how many for which cause, see `acms_eval.causes`.
+    causes: Mapping[str, int]
     #: By the clock: one recall, and one message told, background work included.
     ask_ms: float
     tell_ms: float
@@ -148,17 +157,28 @@ class _Pool:
 
     first: _Run
     reports: list[Report] = field(default_factory=list[Report])
+    #: The same with more room each, and what was told: they tell why something was missed.
+    roomy: list[Report] = field(default_factory=list[Report])
+    scenarios: list[Scenario] = field(default_factory=list[Scenario])
+
+    async def measure(self, one: _Run, system: System) -> None:
+        """Tell a conversation and ask, once within its budget and once with more room."""
+        budget = one.scenario.token_budget if one.token_budget is None else one.token_budget
+        report, roomy = await measure_budgets(one.scenario, system, (budget, ROOMY * budget))
+        self.reports.append(report)
+        self.roomy.append(roomy)
+        self.scenarios.append(one.scenario)
 
 
 async def _measured(sweep: str, runs: Sequence[_Run], progress: Progress | None) -> list[Row]:
     """Measure conversation after conversation, and return one row for each system, variant and value."""
     pools: dict[tuple[str, str, float], _Pool] = {}
     for done, one in enumerate(runs, 1):
+        pool = pools.setdefault((one.system, one.variant, one.at), _Pool(one))
         async with one.opened() as system:
-            report = await measure(one.scenario, system, token_budget=one.token_budget)
-        pools.setdefault((one.system, one.variant, one.at), _Pool(one)).reports.append(report)
+            await pool.measure(one, system)
         _tell(progress, sweep, one, done, len(runs))
-    return [_row(sweep, pool.first, pool.reports) for pool in pools.values()]
+    return [_row(sweep, pool.first, pool) for pool in pools.values()]
 
 
 def _tell(progress: Progress | None, sweep: str, one: _Run, done: int, of: int) -> None:
@@ -166,9 +186,15 @@ def _tell(progress: Progress | None, sweep: str, one: _Run, done: int, of: int) 
         progress(Step(sweep=sweep, system=one.system, at=one.at, done=done, of=of))
 
 
-def _row(sweep: str, run: _Run, reports: Sequence[Report], scores: Sequence[Score] | None = None) -> Row:
-    if scores is None:
-        scores = [score for report in reports for score in report.scores]
+def _row(sweep: str, run: _Run, pool: _Pool, after: int | None = None) -> Row:
+    """Return what was found, of the probes that were due after a message or of all."""
+    reports, scores, causes = pool.reports, list[Score](), Counter[str]()
+    for report, roomy, talk in zip(reports, pool.roomy, pool.scenarios, strict=True):
+        for score, with_room in zip(report.scores, roomy.scores, strict=True):
+            if after in (None, score.probe.after):
+                scores.append(score)
+                if (found := cause(talk, score, with_room)) is not None:
+                    causes[found] += 1
     together = replace(reports[0], scores=tuple(scores))
     figures = together.figures()
     told = sum(report.tell_seconds for report in reports) / sum(report.turns for report in reports)
@@ -190,6 +216,7 @@ def _row(sweep: str, run: _Run, reports: Sequence[Report], scores: Sequence[Scor
         ndcg=figures["nDCG@5"] or 0.0,
         items=figures["items"] or 0.0,
         tokens=figures["tokens"] or 0.0,
+        causes=dict(causes.most_common()),
         ask_ms=figures["ask ms"] or 0.0,
         tell_ms=1000 * told,
     )
@@ -224,19 +251,24 @@ async def token_budgets(
         for scenario in scenarios
         for seed in seeds
     ]
-    found: dict[str, list[tuple[Report, ...]]] = {name: [] for name in systems}
+    asked = (*values, ROOMY * max(values))
+    pools = {(name, value): _Pool(runs[0]) for name in systems for value in values}
     for done, one in enumerate(runs, 1):
         async with one.opened() as system:
-            found[one.system].append(await measure_budgets(one.scenario, system, values))
+            *found, roomy = await measure_budgets(one.scenario, system, asked)
+        for value, report in zip(values, found, strict=True):
+            pool = pools[one.system, value]
+            pool.reports.append(report)
+            pool.roomy.append(roomy)
+            pool.scenarios.append(one.scenario)
         _tell(progress, "token_budget", one, done, len(runs))
     return [
         _row(
             "token_budget",
-            _Run(at=value, system=name, opened=opened, scenario=runs[0].scenario),
-            [each[place] for each in found[name]],
+            _Run(at=value, system=name, opened=systems[name], scenario=runs[0].scenario),
+            pool,
         )
-        for name, opened in systems.items()
-        for place, value in enumerate(values)
+        for (name, value), pool in pools.items()
     ]
 
 
@@ -418,7 +450,6 @@ async def distances(
     progress: Progress | None = None,
 ) -> list[Row]:
     """Return how recall depends on the messages since a fact (E5.3), without noise about its topic and with it."""
-    rows: list[Row] = []
     known = [value for value in sorted(set(values)) if value in DISTANCES]
     if len(known) < len(set(values)):
         raise ValidationError(f"must be of {', '.join(map(str, DISTANCES))}", field="values")
@@ -437,17 +468,39 @@ async def distances(
     ]
     pools: dict[tuple[str, str], _Pool] = {}
     for done, one in enumerate(runs, 1):
+        pool = pools.setdefault((one.system, one.variant), _Pool(one))
         async with one.opened() as system:
-            report = await measure(one.scenario, system, token_budget=one.token_budget)
-        pools.setdefault((one.system, one.variant), _Pool(one)).reports.append(report)
+            await pool.measure(one, system)
         _tell(progress, "distance", one, done, len(runs))
-    for pool in pools.values():
-        for value in known:
-            scores = [
-                score for report in pool.reports for score in report.scores if score.probe.after == value + 1
-            ]
-            rows.append(_row("distance", replace(pool.first, at=value), pool.reports, scores))
-    return rows
+    return [
+        _row("distance", replace(pool.first, at=value), pool, value + 1)
+        for pool in pools.values()
+        for value in known
+    ]
+
+
+async def noises(
+    systems: Mapping[str, OpenSystem],
+    *,
+    values: Sequence[float] = NOISES,
+    distance: int = 300,
+    token_budget: int = 300,
+    seeds: Sequence[int] = range(20),
+    phrases: Phrases | None = None,
+    progress: Progress | None = None,
+) -> list[Row]:
+    """Return how recall depends on the share of what is said since a fact that is about its topic (E5.5)."""
+    runs: list[_Run] = []
+    for name, opened in systems.items():
+        for value in values:
+            for seed in seeds:
+                talk = temporal_degradation(turns=distance + 1, seed=seed, phrases=phrases, noise=value)
+                last = max(probe.after for probe in talk.probes)
+                talk = replace(talk, probes=tuple(one for one in talk.probes if one.after == last))
+                runs.append(
+                    _Run(at=value, system=name, opened=opened, scenario=talk, token_budget=token_budget)
+                )
+    return await _measured("noise", runs, progress)
 
 
 async def marked_and_plain(

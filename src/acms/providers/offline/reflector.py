@@ -271,6 +271,7 @@ _MOVES = r"(?:switch|mov|migrat|chang|wechsel|cambi|pass)\w*"
 _TAKES = r"(?:replac|ersetz|reemplaz|remplac)\w*"
 _FROM, _TO = r"(?:from|von|vom|de)", r"(?:to|with|by|auf|zu|durch|a|por|con|à|par)"
 _AWAY = r"(?:instead of|rather than|no longer|statt|nicht mehr|en vez de|ya no|au lieu de)"
+_DROPS = r"(?:drop|scrap|abandon|streich|verwerf|descart)\w*"
 _INSIDE = r"(?:[^,;:.(–—]|[,.](?=\d))"
 _OLD, _NEW = rf"(?P<old>{_INSIDE}{{1,60}}?)", rf"(?P<new>{_INSIDE}{{1,60}})"
 #: What says which value goes, and often which one comes. Words of change in five languages, as data: nothing else
@@ -280,7 +281,8 @@ _GOES = tuple(
     for pattern in (
         rf"\b{_MOVES} (?:\S+ ){{0,3}}?{_FROM} {_OLD} {_TO} {_NEW}",
         rf"\b{_TAKES} {_OLD} {_TO} {_NEW}",
-        rf"\b{_AWAY} (?P<old>(?:[^\s,;:.(–—]+ ?){{1,4}})",
+        rf"\b(?:{_AWAY}|{_DROPS}) (?P<old>(?:[^\s,;:.(–—]+ ?){{1,4}})",
+        r"(?:^|[,;:] )(?P<old>(?:[^\s,;:.(–—]+ ){1,4})(?:is|are|ist|sind) (?:out|raus)\b",
         rf", (?:not|nicht|no|pas) (?P<old>(?-i:[A-ZÀ-Þ\d$€£]){_INSIDE}{{0,60}})",
         r"[从把将]\s*(?P<old>\S{1,20}?)\s*(?:换成|改成|改用)\s*(?P<new>[^\s，。；]+)",
         r"(?:不再用|代替)\s*(?P<old>[^\s，。；]+)",
@@ -299,7 +301,7 @@ Known = Fact | Proposal
 def settle(found: Sequence[Proposal], facts: Sequence[Fact]) -> list[Proposal]:
     """Return statements as changes of what is known, in the order in which they apply."""
     known: list[Known] = list(facts)
-    contents = {_folded(fact.content) for fact in facts}
+    contents = {_folded(fact.content) for fact in facts if fact.doubt is None}
     changes: list[Proposal] = []
     for one in found:
         if _folded(one.content) in contents:
@@ -327,6 +329,8 @@ def _succeeding(one: Proposal, old: Known, value: str) -> Proposal:
             value=value or one.value,
             cardinality=old.cardinality,
         )
+    elif one.attribute == one.fact_type and value:
+        one = replace(one, value=value)
     id = old.id if isinstance(old, Fact) else old.fact_id
     return replace(one, action="update", fact_id=id) if id else one
 
@@ -357,9 +361,15 @@ def _predecessor(one: Proposal, known: Sequence[Known]) -> tuple[Known | None, s
             if shared & enough or 2 * len(shared) > len(gone):
                 weight = sum(rarity(len(held), often[number]) for number in sorted(shared))
                 found.setdefault(weight, []).append(other)
-        if found and len(best := found[max(found)]) == 1:
+        if found and len(best := _premises(found[max(found)])) == 1:
             return best[0], value
     return None, ""
+
+
+def _premises(rivals: Sequence[Known]) -> Sequence[Known]:
+    """Return those of several that rest on none of the others: what follows from a choice is not that choice."""
+    ids = {one.id for one in rivals if isinstance(one, Fact)}
+    return [one for one in rivals if not isinstance(one, Fact) or ids.isdisjoint(one.depends_on)]
 
 
 def _announced(content: str) -> Iterator[tuple[frozenset[int], frozenset[int], str]]:
@@ -424,7 +434,7 @@ class OfflineReflector:
     """
 
     #: Names the recipe: another one finds other facts.
-    model: str = "offline3"
+    model: str = "offline4"
 
     async def reflect(self, request: ReflectionRequest) -> Reflection:
         """Return what the turns state, as changes to the facts in force."""

@@ -10,7 +10,8 @@ from pydantic import Field
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.log import validation
 from acms.log.policy import FIELDS, CompactionPolicy, ResolvedPolicy
-from acms.model import Job, JobQuery, Kind
+from acms.model import Entry, Job, JobQuery, Kind
+from acms.nouns import write
 from acms.results import Compaction
 from acms.server.operation import Call, Operations, Reply, Scope
 from acms.server.replies import many, paged, show, single
@@ -108,6 +109,20 @@ def version_of(written: str) -> int:
     if not (written.isascii() and written.isdecimal() and len(written) < 19):
         raise ValidationError("must be a whole number", field="version")
     return validation.whole(int(written), "version")
+
+
+@operations(
+    "GET",
+    f"{_CONTEXT}/compactions/{{version}}/entries",
+    scope=Scope.READ,
+    query=Place,
+    reply=many(Entry),
+)
+async def expand_compaction(call: Call[Place, None]) -> Reply:
+    """Return what a summary stands for, as it was read before: messages and earlier summaries."""
+    version = version_of(call.path["version"])
+    found = await (await view_at(call, call.query)).expand(version)
+    return Reply(body={"data": [write(one, Entry) for one in found]})
 
 
 @operations("POST", f"{_CONTEXT}/compactions/{{version}}/undo", scope=Scope.COMPACT, reply=single(Rewrite))

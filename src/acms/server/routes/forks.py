@@ -15,7 +15,7 @@ from acms.results import Branch, Diff
 from acms.server.operation import BASE, Body, Call, Operations, Reply, Scope
 from acms.server.replies import many, show, single
 from acms.server.routes.contexts import ContextDetails, ListPage, external, listed, one_context
-from acms.server.versions import Name, Place, Version, placed
+from acms.server.versions import Name, Named, Place, Version, placed
 from acms.session import ACMS
 
 __all__ = ["operations"]
@@ -76,6 +76,7 @@ class Tag:
     "POST",
     "/contexts/{context_id}/fork",
     scope=Scope.FORK,
+    query=Place,
     body=ForkBody,
     optional=True,
     reply=single(ContextDetails),
@@ -84,11 +85,12 @@ class Tag:
     takes=("Idempotency-Key",),
     example={"key": "what-if"},
 )
-async def fork_context(call: Call[None, ForkBody]) -> Reply:
+async def fork_context(call: Call[Place, ForkBody]) -> Reply:
     """Fork a context: a new one that shares everything up to a version, the newest by default.
 
-    Nothing is copied, versions stay what they are, and what either side says later is not seen by the other. With a
-    `key` the same request again returns the same fork with status 200; without one the Idempotency-Key is its key.
+    The body or the query says where. Nothing is copied, versions stay what they are, and what either side says later is
+    not seen by the other. With a `key` the same request again returns the same fork with status 200; without one the
+    Idempotency-Key is its key.
     """
     return await _made(call, copied=False)
 
@@ -97,6 +99,7 @@ async def fork_context(call: Call[None, ForkBody]) -> Reply:
     "POST",
     "/contexts/{context_id}/copy",
     scope=Scope.FORK,
+    query=Place,
     body=ForkBody,
     optional=True,
     reply=single(ContextDetails),
@@ -105,7 +108,7 @@ async def fork_context(call: Call[None, ForkBody]) -> Reply:
     takes=("Idempotency-Key",),
     example={"key": "user_123-flat"},
 )
-async def copy_context(call: Call[None, ForkBody]) -> Reply:
+async def copy_context(call: Call[Place, ForkBody]) -> Reply:
     """Copy a context: a new one with everything that is read in this one, which inherits nothing.
 
     For what is too deep to be forked. A copy that was interrupted goes on when it is asked for again with the same
@@ -114,7 +117,16 @@ async def copy_context(call: Call[None, ForkBody]) -> Reply:
     return await _made(call, copied=True)
 
 
-async def _made(call: Call[None, ForkBody], *, copied: bool) -> Reply:
+def _said_once(*places: Named) -> tuple[int | None, int | None, str | None]:
+    """Return what names a place in the query or in the body; `ValidationError` when both do."""
+    said = [(one.at_version, one.at_message, one.at_tag) for one in places]
+    given = [one for one in said if one != (None, None, None)]
+    if len(given) > 1:
+        raise ValidationError("is named in the query and in the body: leave one out", field="atVersion")
+    return given[0] if given else (None, None, None)
+
+
+async def _made(call: Call[Place, ForkBody], *, copied: bool) -> Reply:
     body, id, tenant = call.body, call.path["context_id"], call.tenant
     session = await tenant.session(id)
     key = body.key
@@ -123,7 +135,7 @@ async def _made(call: Call[None, ForkBody], *, copied: bool) -> Reply:
     if key is not None:
         key = external(key, "key" if body.key is not None else "Idempotency-Key")
     parent = await tenant.context(id)
-    version = await placed(session, id, body.at_version, body.at_message, body.at_tag)
+    version = await placed(session, id, *_said_once(call.query, body))
     known = key is not None and await _known(call, key, parent.namespace) is not None
     try:
         child = await (session.copy(version, key) if copied else session.fork(version, key))

@@ -6,6 +6,7 @@ from acms.server.operation import Operation
 from acms.server.routes import (
     acs,
     audit_log,
+    citations,
     compaction,
     contexts,
     entries,
@@ -30,6 +31,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *forks.operations.all,
     *recall.operations.all,
     *prompts.operations.all,
+    *citations.operations.all,
     *facts.operations.all,
     *entries.operations.all,
     *compaction.operations.all,

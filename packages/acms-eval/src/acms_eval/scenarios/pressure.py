@@ -11,7 +11,7 @@ from acms_eval.topics import phrases as _phrases
 
 __all__ = ["DISTANCES", "budget_pressure", "noise_injection", "temporal_degradation"]
 
-DISTANCES = (10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000)
+DISTANCES = (10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000, 2000, 5000)
 """Messages between a fact and the question, of the curve of E5.3 and beyond."""
 
 

@@ -1,0 +1,63 @@
+"""Limits: where a sweep breaks, and why: the first value at which a system answers less than nine of ten probes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from acms_eval.sweeps import Row
+
+__all__ = ["HOLDS", "Limit", "limits"]
+
+HOLDS = 0.9
+"""Share of the probes that has to be answered."""
+_EASY_LAST = ("token_budget",)
+"""Sweeps in which a larger value is easier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """Where one system breaks in one sweep, or that it does not."""
+
+    sweep: str
+    variant: str
+    scenario: str
+    system: str
+    #: The last value that held, and the first that did not; None when there is none.
+    held: float | None
+    broke: float | None
+    #: At the value that broke, else at the hardest one.
+    answered: float
+    hit: float
+    precision: float | None
+    #: The most frequent cause of what was missed there; empty when nothing was.
+    cause: str
+    probes: int
+
+
+def limits(rows: Sequence[Row], holds: float = HOLDS) -> list[Limit]:
+    """Return one limit for every curve among some rows, in their order."""
+    curves: dict[tuple[str, str, str, str], list[Row]] = {}
+    for row in rows:
+        curves.setdefault((row.sweep, row.variant, row.scenario, row.system), []).append(row)
+    return [_limit(curve, holds) for curve in curves.values()]
+
+
+def _limit(curve: Sequence[Row], holds: float) -> Limit:
+    ordered = sorted(curve, key=lambda row: row.at, reverse=curve[0].sweep in _EASY_LAST)
+    place = next((place for place, row in enumerate(ordered) if row.answered < holds), None)
+    shown = ordered[-1 if place is None else place]
+    held = ordered[-1].at if place is None else ordered[place - 1].at if place else None
+    return Limit(
+        sweep=shown.sweep,
+        variant=shown.variant,
+        scenario=shown.scenario,
+        system=shown.system,
+        held=held,
+        broke=None if place is None else shown.at,
+        answered=shown.answered,
+        hit=shown.hit,
+        precision=shown.precision,
+        cause=next(iter(shown.causes), ""),
+        probes=shown.probes,
+    )

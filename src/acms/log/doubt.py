@@ -1,0 +1,210 @@
+"""Doubt: facts that rest on what is no longer so, though nobody said that they are not.
+
+A fact rests on an earlier one when its reflector says so (`depends_on`), or when it says the name that the earlier one
+brought up: "since we chose Python, we use SQLAlchemy" rests on "the backend is in Python". Names are what is written
+with capitals or digits; a value without any counts as a whole. Once the earlier one is replaced, ended or taken back,
+what rests on it is in doubt, and what rests on that; it stays in force until somebody says otherwise. What is stated
+again afterwards rests on nothing that had gone before.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from acms.knowledge import Doubt, Fact
+from acms.log.encoding import locate
+from acms.model import Entry
+
+VALUE = 6
+"""Words of a value, at most: what is longer is a statement."""
+
+_WORD = re.compile(r"[^\W_]+(?:[.'’/+-][^\W_]+)*")
+_NAME = re.compile(r"[A-ZÀ-Þ]|[^\W_]\d|\d[^\W_]")
+_LETTER = re.compile(r"[^\W\d_]")
+
+
+class _Said(NamedTuple):
+    """What a fact says: its words, folded, and the names that it may have brought up."""
+
+    words: frozenset[str]
+    names: frozenset[str]
+    #: The first word of a statement, which has its capital for another reason: a name where others say it as one.
+    first: frozenset[str]
+    #: Its value, folded, where it has no name; "" when that says too little.
+    whole: str
+    #: All of it, folded, between spaces.
+    text: str
+
+
+MENTIONS = "mentions"
+"""Names in the data of a fact, those of the sentence it was made from."""
+
+
+def examined(facts: Sequence[Fact], mentions: Mapping[str, Iterable[str]] = {}) -> list[Fact]:
+    """Return facts with what they rest on, and why some of those in force are in doubt.
+
+    `facts` are all that a log ever held at a version, oldest first, each with what retired it; `mentions` are names
+    that stood in the sentence a fact was made from, by the id of the fact.
+    """
+    said = {fact.id: _said(fact, mentions.get(fact.id, ())) for fact in facts}
+    names = frozenset[str]().union(*(own.names for own in said.values()), *mentions.values())
+    said = {id: own._replace(names=own.names | (own.first & names)) for id, own in said.items()}
+    by_id = {fact.id: fact for fact in facts}
+    brought = _Brought(facts, said)
+    found: dict[str, Fact] = {}
+    for fact in facts:
+        rests = _rests_on(fact, by_id, brought.of(said[fact.id]))
+        doubt = None if fact.retired else _doubt(fact, rests, found, by_id, said)
+        found[fact.id] = replace(fact, depends_on=rests, doubt=doubt)
+    return list(found.values())
+
+
+def sentence_names(sentence: str, content: str) -> list[str]:
+    """Return the names in a sentence that what was made from it does not say, in order."""
+    return sorted(_names(sentence)[0] - set(_folded(content).split()))
+
+
+def _said(fact: Fact, mentions: Iterable[str] = ()) -> _Said:
+    value = _value(fact)
+    text = _folded(f"{fact.subject} {fact.content} {fact.value}")
+    names, first = _names(value or fact.content)
+    if value:
+        names, first = names | first, frozenset[str]()
+    whole = _folded(value) if value and not names and _LETTER.search(value) else ""
+    return _Said(frozenset((*text.split(), *mentions)), names, first, whole, f" {text} ")
+
+
+def _value(fact: Fact) -> str:
+    """Return the value of a fact; "" where a statement stands in its place."""
+    short = len(fact.value.split()) <= VALUE and _folded(fact.value) != _folded(fact.content)
+    return fact.value if short else ""
+
+
+def _names(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names in a statement, folded, and its first word where only its place may make it one."""
+    found = _WORD.findall(unicodedata.normalize("NFKC", text))
+    named = [word for word in found if len(word) > 1 and _NAME.search(word) and _LETTER.search(word)]
+    first = {_folded(found[0])} if found and found[0].istitle() and found[0] in named else set[str]()
+    return frozenset(map(_folded, named)) - first, frozenset(first)
+
+
+def _folded(text: str) -> str:
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join(word.removesuffix("'s").removesuffix("’s") for word in _WORD.findall(plain))
+
+
+class _Brought:
+    """Which facts brought a name up: the first one that says it, and those that took its place and say it too.
+
+    What says a name that was known already rests on it, and brings nothing up.
+    """
+
+    def __init__(self, facts: Sequence[Fact], said: Mapping[str, _Said]) -> None:
+        self._names: dict[str, list[Fact]] = {}
+        self._whole: dict[str, list[Fact]] = {}
+        known = set[str]()
+        for fact in facts:
+            own = said[fact.id]
+            for key in own.names:
+                before = self._names.setdefault(key, [])
+                if key not in known or any(old.id in fact.replaces for old in before):
+                    before.append(fact)
+            if own.whole:
+                self._whole.setdefault(own.whole, []).append(fact)
+            known.update(own.text.split())
+
+    def of(self, own: _Said) -> list[Fact]:
+        """Return the facts whose names something says."""
+        found = [fact for key in sorted(own.words & self._names.keys()) for fact in self._names[key]]
+        return found + [
+            fact
+            for key, some in self._whole.items()
+            if f" {key} " in own.text or (not key.isascii() and key in own.text)  # not all scripts put spaces
+            for fact in some
+        ]
+
+
+def _rests_on(fact: Fact, by_id: Mapping[str, Fact], named: Iterable[Fact]) -> tuple[str, ...]:
+    """Return the ids of the facts that one rests on, as they stood when it was said."""
+    near = [
+        other.id
+        for other in named
+        if other.version < fact.version
+        and (other.retired is None or other.retired.version > fact.version)
+        and other.id not in fact.replaces
+        and (
+            not fact.attribute
+            or (other.subject, other.attribute) != (fact.subject, fact.attribute)
+            or other.cardinality == fact.cardinality == "many"
+        )
+    ]
+    told = [id for id in fact.depends_on if id in by_id and by_id[id].version < fact.version]
+    return tuple(dict.fromkeys([*told, *near]))
+
+
+def _doubt(
+    fact: Fact,
+    rests: Iterable[str],
+    found: Mapping[str, Fact],
+    by_id: Mapping[str, Fact],
+    said: Mapping[str, _Said],
+) -> Doubt | None:
+    """Return why a fact is in doubt: the first thing that it rests on, directly or not, and that has gone."""
+    for id in rests:
+        premise = found[id]
+        gone = premise.retired
+        if gone is None:
+            if premise.doubt is not None:
+                return premise.doubt
+        elif gone.reason != "archived" and not _stands(fact, premise, by_id.get(gone.by), said):
+            return Doubt.of(premise)
+    return None
+
+
+def _stands(fact: Fact, premise: Fact, heir: Fact | None, said: Mapping[str, _Said]) -> bool:
+    """Whether what took the place of a premise still says what a fact takes from it."""
+    if heir is None:
+        return False
+    value = _value(heir)
+    if not value:
+        return False
+    if _folded(value) == _folded(premise.value):
+        return True
+    taken = said[premise.id].names & said[fact.id].words
+    return bool(taken) and taken <= set(_folded(value).split())
+
+
+def labels(facts: Iterable[Fact], summaries: Iterable[Entry], owners: Collection[str]) -> dict[int, str]:
+    """Return what a reader has to be told of facts, messages and summaries of a log that are in doubt, by version.
+
+    Of messages those that alone said such a fact; of summaries those that stand for what said it, or for what said the
+    premise, and repeat its names. `owners` are the contexts whose entries the log reads.
+    """
+    found: dict[int, str] = {}
+    spots: list[tuple[int, frozenset[str], str, int]] = []
+    for fact in facts:
+        told = fact.doubt.label if fact.doubt is not None else ""
+        places = [place[1] for place in map(locate, fact.sources) if place is not None and place[0] in owners]
+        if told:
+            found[fact.version] = told
+            if len(fact.sources) == 1 and places:
+                found[places[0]] = told
+        gone = fact.retired
+        if told or (gone is not None and gone.reason in ("updated", "removed")):
+            since = fact.doubt.version if fact.doubt is not None else gone.version if gone is not None else 0
+            words = _said(fact)
+            said = words.names or frozenset(filter(None, [words.whole]))
+            spots += [(place, said, told or Doubt.of(fact).label, since) for place in places]
+    for entry in summaries:
+        text = f" {_folded(entry.content)} " if spots else ""
+        held = entry.replaces if entry.covers is None else (entry.covers,)
+        for place, keys, told, since in spots:
+            inside = any(low <= place <= high for low, high in held)
+            if inside and since > entry.version and any(f" {key} " in text for key in keys):
+                found[entry.version] = told
+                break
+    return found

@@ -1,0 +1,153 @@
+"""Facts that rest on what is no longer so are flagged with the reason wherever they are shown, until said again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from acms import ACMS, ACMSConfig, open_storage
+from acms.acs import ACS
+from acms.codecs import OpenAIChat
+from acms.knowledge import DOUBT, Fact
+from acms.ports import ReflectionRequest
+from acms.prompt import Prompt
+from acms.providers import OfflineReflector
+from acms.providers.reflection_parser import parse
+from tests.seeds.test_remembering import CHAIN
+from tests.support.reflectors import Scripted, one, says
+from tests.support.talk import LONG_EPISODES, Storage
+
+CHANGE = "Decision: we're switching from Python to Go."
+
+
+async def said(session: ACMS, *texts: str) -> None:
+    """Let an episode end that says this, and what was said be distilled."""
+    for text in texts:
+        await session.ingest("user", text)
+        await session.ingest("assistant", "Noted, go on.")
+    await session.close_episode()
+    await session.wait_pending()
+
+
+def doubts(facts: list[Fact]) -> dict[str, str]:
+    return {fact.content: fact.doubt.label for fact in facts if fact.doubt is not None}
+
+
+def config() -> ACMSConfig:
+    return ACMSConfig(episodes=LONG_EPISODES)
+
+
+async def everywhere(session: ACMS, question: str) -> list[str]:
+    """What a recall, a prompt that keeps what it showed, and a reply say."""
+    prompt = Prompt(OpenAIChat("gpt-5")).history(session).recall(session, question).user(question)
+    request = {
+        "version": "v0", "id": "6f3b6f21-7a5f-4e3f-9af0-1b2c3d4e5f60", "request_id": "r", "intent": question,
+        "budgets": {"tokens_max": 800, "time_ms": 60_000}, "risk_profile": {"level": "low"},
+        "privacy_mode": "allow",
+    }  # fmt: skip
+    return [
+        (await session.recall(question)).text(),
+        str((await prompt.render(budget=700)).payload),
+        str((await ACS(sources=[session]).render(request)).to_wire()),
+    ]
+
+
+async def test_what_followed_from_a_changed_decision_is_in_doubt_wherever_it_is_shown(any_url: str) -> None:
+    storage = open_storage(any_url)
+    async with ACMS("chain", storage, None, reflector=OfflineReflector(), config=config()) as session:
+        await said(session, *CHAIN.values())
+        await said(session, *(f"Walk {n} along the river was cold and rather long again." for n in range(40)))
+        question = "Which ORM pattern are we using?"
+        assert not any(DOUBT in text for text in await everywhere(session, question))
+        before = await session.facts()
+        python, mapper, pattern = before
+        assert [fact.depends_on for fact in before] == [(), (python.id,), (mapper.id,)]
+        await said(session, CHANGE)
+        facts = await session.facts()
+        go = facts[-1]
+        label = f"[in doubt: rests on v{python.version}, which v{go.version} replaced]"
+        assert doubts(facts) == {mapper.content: label, pattern.content: label}
+        for text in await everywhere(session, question):
+            assert f"{pattern.content} {label}" in text
+        assert not doubts(await session.facts(as_of=go.version - 1))
+        undone = await session.undo(go.version)
+        assert not doubts(await session.facts())
+        assert not any(DOUBT in text for text in await everywhere(session, question))
+        await session.undo(undone)
+        assert len(doubts(await session.facts())) == 2
+        await said(session, f"Goal: {pattern.content}")
+        await said(session, CHAIN[5], "Decision: the declarative base pattern stays.")
+        assert mapper.content not in doubts(await session.facts()), "it was said again"
+
+
+async def test_a_reflector_says_what_a_fact_follows_from(storage: Storage) -> None:
+    def answer(request: ReflectionRequest) -> object:
+        mapper = {
+            "action": "add", "content": "The ORM is SQLAlchemy.", "subject": "backend", "attribute": "orm",
+            "value": "SQLAlchemy", "cardinality": "one", "sources": [5], "depends_on": ["F1", "F9"],
+        }  # fmt: skip
+        text = json.dumps({"proposals": [mapper], "summary": ""})
+        return parse(text, request, provider="scripted")
+
+    reflector = Scripted(
+        says(one("backend", "language", "Python")), answer, says(one("backend", "language", "Go"))
+    )
+    async with ACMS("says", storage, None, reflector=reflector, config=config()) as session:
+        await said(session, "We build it in Python.", "It is decided.")
+        await said(session, "The mapper is SQLAlchemy then.", "It is decided.")
+        language, mapper = await session.facts()
+        assert mapper.depends_on == (language.id,)
+        copy = await session.copy(session_id="copy")
+        assert [fact.depends_on for fact in await copy.facts()][1] == ((await copy.facts())[0].id,)
+        await said(session, "We take Go.", "It is decided.")
+        assert list(doubts(await session.facts())) == [mapper.content]
+        await said(session, "Nothing new about that.", "It is decided.")
+        assert [fact.doubt is not None for fact in reflector.requests[-1].facts] == [True, False]
+        await session.unstate("backend", "language")
+        assert list(doubts(await session.facts())) == [mapper.content]
+        await session.state("backend", "orm", "SQLAlchemy")
+        assert not doubts(await session.facts()), "somebody says so again"
+
+
+@pytest.mark.parametrize(
+    ("first", "follows", "change", "flagged"),
+    [
+        (("service", "runtime", "Python 3.12"), "We pin ruff because of Python.", "Python 3.13", False),
+        (("service", "runtime", "Python 3.12"), "The wheel needs 3.12.", "Go", False),
+        (("service", "runtime", "Python 3.12"), "We pin ruff because of Python.", "Go", True),
+        (("office", "heating", "gas boiler"), "The gas boiler sits in the cellar.", "heat pump", True),
+        (("office", "heating", "gas boiler"), "Gas is delivered on Mondays.", "heat pump", False),
+        (("Büro", "Sitz", "東京本社"), "会議室は東京本社にある。", "大阪", True),
+    ],
+)
+async def test_what_is_taken_from_a_fact_decides(
+    storage: Storage, first: tuple[str, str, str], follows: str, change: str, flagged: bool
+) -> None:
+    async with ACMS("taken", storage, None) as session:
+        await session.state(*first)
+        await session.state("note", "text", follows)
+        await session.state(*first[:2], change)
+        assert bool(doubts(await session.facts())) is flagged
+
+
+class Wordy:
+    """Summarises in one sentence that keeps what was decided."""
+
+    model = "wordy/1"
+
+    async def summarize(self, request: object) -> str:
+        return "The backend is in Python, the mapper is SQLAlchemy, and rows of an import were read."
+
+
+async def test_a_summary_of_what_is_no_longer_so_says_it_in_a_recall(storage: Storage) -> None:
+    async with ACMS(
+        "summed", storage, None, reflector=OfflineReflector(), config=config(), summarizer=Wordy()
+    ) as session:
+        await said(session, *CHAIN.values(), *(f"Row {n} of the import was read. " * 30 for n in range(8)))
+        done = await session.wait(await session.compact(preserve_recent_count=2))
+        assert "Python" in (done.summary or "")
+        await said(session, CHANGE)
+        items = await session.recall("Which mapper has the Python backend?", budget=2000)
+        (shown,) = [item.content for item in items if item.version == done.version]
+        assert DOUBT in shown
