@@ -31,7 +31,7 @@ MODULES = {
     "acms.cli.reindexing": "reindex",
     "acms.cli.rendering": "render",
     "acms.cli.scanning": "scan",
-    "acms.cli.serving": "serve",
+    "acms.cli.serving": "inspect serve",
     EVALUATION: "eval",
 }
 """The commands of each module, which importing it registers."""

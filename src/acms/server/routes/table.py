@@ -20,6 +20,7 @@ from acms.server.routes import (
     pins,
     prompts,
     recall,
+    renders,
 )
 
 __all__ = ["OPERATIONS"]
@@ -32,6 +33,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *recall.operations.all,
     *prompts.operations.all,
     *citations.operations.all,
+    *renders.operations.all,
     *facts.operations.all,
     *entries.operations.all,
     *compaction.operations.all,
