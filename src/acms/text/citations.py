@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["Shows", "cited", "shown_texts"]
+__all__ = ["Shows", "cited", "texts_of"]
 
 LEAST = 12
 """Characters of a cited text, at least: less is said by many entries."""
@@ -28,14 +28,14 @@ _TEXTS = ("text", "content", "output_text", "refusal")
 class Shows(Protocol):
     """Something that shows entries: recalled items, a rendered prompt."""
 
-    def shown(self) -> Mapping[str, str]:
+    def entry_texts(self) -> Mapping[str, str]:
         """Return what is shown of each entry, by its id."""
         ...
 
 
-def shown_texts(shown: object) -> dict[str, str] | None:
+def texts_of(shown: object) -> dict[str, str] | None:
     """Return what some items or a prompt show of each entry; None where nothing was given."""
-    return dict(shown.shown()) if isinstance(shown, Shows) else None
+    return dict(shown.entry_texts()) if isinstance(shown, Shows) else None
 
 
 def cited(answer: object, shown: Mapping[str, str] | None) -> tuple[str, ...]:
