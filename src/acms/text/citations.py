@@ -45,7 +45,7 @@ def cited(answer: object, shown: Mapping[str, str] | None) -> tuple[str, ...]:
     """
     found: dict[str, None] = {}
     plain = {id: " ".join(text.split()) for id, text in (shown or {}).items()}
-    for name, text in _said(_plain(answer), DEEP):
+    for name, text in _texts_in(_plain(answer), DEEP):
         if name == "cited_text":
             told = " ".join(text.split())
             found.update(dict.fromkeys(id for id, one in plain.items() if len(told) >= LEAST and told in one))
@@ -60,16 +60,16 @@ def _plain(answer: Any) -> Any:
     return dump(mode="json", exclude_none=True) if callable(dump) else answer
 
 
-def _said(value: Any, deep: int, name: str = "text") -> Iterator[tuple[str, str]]:
+def _texts_in(value: Any, deep: int, name: str = "text") -> Iterator[tuple[str, str]]:
     """Yield what an answer says, with the name it says it under: its texts, and what its citations name."""
     if isinstance(value, str):
         yield name, value
     elif isinstance(value, list | tuple) and deep:
         for one in value:
-            yield from _said(_plain(one), deep - 1, name)
+            yield from _texts_in(_plain(one), deep - 1, name)
     elif isinstance(value, Mapping) and deep:
         for key, one in value.items():
             if key in _LISTS or key in _NAMES or key == "cited_text":
-                yield from _said(one, deep - 1, key)
+                yield from _texts_in(one, deep - 1, key)
             elif key in _TEXTS or isinstance(one, list | tuple | Mapping):
-                yield from _said(one, deep - 1)
+                yield from _texts_in(one, deep - 1)
