@@ -385,7 +385,7 @@ class ContextItems(Sequence[ContextItem]):
         """The same in three steps: strong, possible, none."""
         return Band.of(self.confidence)
 
-    def shown(self) -> dict[str, str]:
+    def entry_texts(self) -> dict[str, str]:
         """Return what is shown of each entry, by its id."""
         return {item.id: item.content for item in self._items}
 

@@ -507,9 +507,9 @@ class ACMS(View):
         `citations` and `get_session_stats`, told in the ledger of what was shown, and no part of any ranking.
         """
         from acms.recall import uses
-        from acms.text.citations import cited, shown_texts
+        from acms.text.citations import cited, texts_of
 
-        found = cited(answer, shown_texts(shown))
+        found = cited(answer, texts_of(shown))
         context = await self._find()
         if found and context is not None:
             await uses.record(self._shared.storage, context, found, self._shared.clock())

@@ -27,7 +27,7 @@ IO = """
     privacy.rules privacy.scan privacy.stage
     prompt.builder prompt.messages prompt.pins prompt.prefix_window prompt.render prompt.render_log prompt.replay
     prompt.resolve prompt.staying prompt.summaries
-    recall.embeddings recall.index_cache recall.namespace recall.pipeline recall.reindex
+    recall.embeddings recall.index_cache recall.namespace recall.pipeline recall.reindex recall.uses
     recall.reranker
     write.queue write.retirement write.rewrite write.sync
 """.split()

@@ -32,8 +32,8 @@ from acms_eval.sweeps import (
     lengths,
     many_episodes,
     marked_and_plain,
-    noises,
     token_budgets,
+    topic_shares,
 )
 
 
@@ -170,7 +170,7 @@ async def test_what_is_missed_for_want_of_words_or_rank_is_told_apart() -> None:
 
 
 async def test_noise_is_a_share_of_what_is_said_since() -> None:
-    rows = await noises(BOTH, values=(0.0, 0.9), distance=50, seeds=range(2))
+    rows = await topic_shares(BOTH, values=(0.0, 0.9), distance=50, seeds=range(2))
     assert [(row.system, row.at, row.probes) for row in rows] == [
         (name, at, 2) for name in ("recent", "words") for at in (0.0, 0.9)
     ]
@@ -178,7 +178,7 @@ async def test_noise_is_a_share_of_what_is_said_since() -> None:
 
 async def test_whole_requests_are_a_system_of_their_own() -> None:
     systems = {"requests": open_acms(name="requests", requests=True)}
-    (row,) = await noises(systems, values=(0.5,), distance=50, seeds=[0])
+    (row,) = await topic_shares(systems, values=(0.5,), distance=50, seeds=[0])
     assert (row.hit, row.system) == (1.0, "requests")
     assert 0 < row.tokens <= 300
 

@@ -116,7 +116,7 @@ async def test_a_reflector_says_what_a_fact_follows_from(storage: Storage) -> No
         (("service", "runtime", "Python 3.12"), "We pin ruff because of Python.", "Python 3.13", False),
         (("service", "runtime", "Python 3.12"), "The wheel needs 3.12.", "Go", False),
         (("service", "runtime", "Python 3.12"), "We pin ruff because of Python.", "Go", True),
-        (("office", "heating", "gas boiler"), "The gas boiler sits in the cellar.", "heat pump", True),
+        (("office", "heating", "gas boiler"), "The gas boiler stands in the basement.", "heat pump", True),
         (("office", "heating", "gas boiler"), "Gas is delivered on Mondays.", "heat pump", False),
         (("Büro", "Sitz", "東京本社"), "会議室は東京本社にある。", "大阪", True),
     ],

@@ -29,6 +29,24 @@ if TYPE_CHECKING:
     from acms.server import App
 
 
+Origins = Annotated[
+    list[str] | None, typer.Option("--origin", metavar="URL", help="A web page that may call it; repeat.")
+]
+Names = Annotated[
+    list[str] | None, typer.Option("--name", metavar="HOST", help="A name it may be called by; repeat.")
+]
+Sources = Annotated[
+    Path | None,
+    typer.Option(
+        "--sources",
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help="TOML: whom /orchestration/render asks.",
+    ),
+]
+
+
 @command("acms serve --port 8000", namespace=None, waits=False)
 async def serve(
     shell: Shell,
@@ -43,25 +61,12 @@ async def serve(
     works: Annotated[
         bool, typer.Option("--work/--no-work", help="Work off jobs here, or leave them to `acms worker`.")
     ] = True,
-    origins: Annotated[
-        list[str] | None, typer.Option("--origin", metavar="URL", help="A web page that may call it; repeat.")
-    ] = None,
-    names: Annotated[
-        list[str] | None, typer.Option("--name", metavar="HOST", help="A name it may be called by; repeat.")
-    ] = None,
+    origins: Origins = None,
+    names: Names = None,
     reflector: ReflectorName = None,
     url: Url = None,
     model: Model = None,
-    sources: Annotated[
-        Path | None,
-        typer.Option(
-            "--sources",
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="TOML: whom /orchestration/render asks.",
-        ),
-    ] = None,
+    sources: Sources = None,
     renders: Annotated[
         bool, typer.Option("--renders", help="Keep what is sent to models, without text, for a week.")
     ] = False,

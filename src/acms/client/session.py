@@ -42,7 +42,7 @@ from acms.results import (
     Tree,
 )
 from acms.session import ACMS
-from acms.text.citations import cited, shown_texts
+from acms.text.citations import cited, texts_of
 from acms.view import View
 
 __all__ = ["Reads", "RemoteSession", "RemoteView", "Writes"]
@@ -326,7 +326,7 @@ def _tagging(_: Remote, given: Given) -> Given:
 
 def _citing(_: Remote, given: Given) -> Given:
     """Find here what an answer cites of what was shown."""
-    found = cited(given["answer"], shown_texts(given["shown"]))
+    found = cited(given["answer"], texts_of(given["shown"]))
     if isinstance(ledger := getattr(given["shown"], "ledger", None), Ledger):
         ledger.cited |= set(found)
     return {"ids": list(found)}

@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-ZÀ-Þ]|[^\W_]\d|\d[^\W_]")
 _LETTER = re.compile(r"[^\W\d_]")
 
 
-class _Said(NamedTuple):
+class _Statement(NamedTuple):
     """What a fact says: its words, folded, and the names that it may have brought up."""
 
     words: frozenset[str]
@@ -50,7 +50,7 @@ def examined(facts: Sequence[Fact], mentions: Mapping[str, Iterable[str]] = {}) 
     `facts` are all that a log ever held at a version, oldest first, each with what retired it; `mentions` are names
     that stood in the sentence a fact was made from, by the id of the fact.
     """
-    said = {fact.id: _said(fact, mentions.get(fact.id, ())) for fact in facts}
+    said = {fact.id: _statement(fact, mentions.get(fact.id, ())) for fact in facts}
     names = frozenset[str]().union(*(own.names for own in said.values()), *mentions.values())
     said = {id: own._replace(names=own.names | (own.first & names)) for id, own in said.items()}
     by_id = {fact.id: fact for fact in facts}
@@ -68,14 +68,14 @@ def sentence_names(sentence: str, content: str) -> list[str]:
     return sorted(_names(sentence)[0] - set(_folded(content).split()))
 
 
-def _said(fact: Fact, mentions: Iterable[str] = ()) -> _Said:
+def _statement(fact: Fact, mentions: Iterable[str] = ()) -> _Statement:
     value = _value(fact)
     text = _folded(f"{fact.subject} {fact.content} {fact.value}")
     names, first = _names(value or fact.content)
     if value:
         names, first = names | first, frozenset[str]()
     whole = _folded(value) if value and not names and _LETTER.search(value) else ""
-    return _Said(frozenset((*text.split(), *mentions)), names, first, whole, f" {text} ")
+    return _Statement(frozenset((*text.split(), *mentions)), names, first, whole, f" {text} ")
 
 
 def _value(fact: Fact) -> str:
@@ -103,7 +103,7 @@ class _Brought:
     What says a name that was known already rests on it, and brings nothing up.
     """
 
-    def __init__(self, facts: Sequence[Fact], said: Mapping[str, _Said]) -> None:
+    def __init__(self, facts: Sequence[Fact], said: Mapping[str, _Statement]) -> None:
         self._names: dict[str, list[Fact]] = {}
         self._whole: dict[str, list[Fact]] = {}
         known = set[str]()
@@ -117,7 +117,7 @@ class _Brought:
                 self._whole.setdefault(own.whole, []).append(fact)
             known.update(own.text.split())
 
-    def of(self, own: _Said) -> list[Fact]:
+    def of(self, own: _Statement) -> list[Fact]:
         """Return the facts whose names something says."""
         found = [fact for key in sorted(own.words & self._names.keys()) for fact in self._names[key]]
         return found + [
@@ -151,7 +151,7 @@ def _doubt(
     rests: Iterable[str],
     found: Mapping[str, Fact],
     by_id: Mapping[str, Fact],
-    said: Mapping[str, _Said],
+    said: Mapping[str, _Statement],
 ) -> Doubt | None:
     """Return why a fact is in doubt: the first thing that it rests on, directly or not, and that has gone."""
     for id in rests:
@@ -165,7 +165,7 @@ def _doubt(
     return None
 
 
-def _stands(fact: Fact, premise: Fact, heir: Fact | None, said: Mapping[str, _Said]) -> bool:
+def _stands(fact: Fact, premise: Fact, heir: Fact | None, said: Mapping[str, _Statement]) -> bool:
     """Whether what took the place of a premise still says what a fact takes from it."""
     if heir is None:
         return False
@@ -196,7 +196,7 @@ def labels(facts: Iterable[Fact], summaries: Iterable[Entry], owners: Collection
         gone = fact.retired
         if told or (gone is not None and gone.reason in ("updated", "removed")):
             since = fact.doubt.version if fact.doubt is not None else gone.version if gone is not None else 0
-            words = _said(fact)
+            words = _statement(fact)
             said = words.names or frozenset(filter(None, [words.whole]))
             spots += [(place, said, told or Doubt.of(fact).label, since) for place in places]
     for entry in summaries:

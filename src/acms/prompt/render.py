@@ -166,7 +166,7 @@ class Rendered:
         free = 0 if self.budget is None else self.budget - self.tokens.upper_bound
         return Use(**found, tools=self._base, free=free)
 
-    def shown(self) -> dict[str, str]:
+    def entry_texts(self) -> dict[str, str]:
         """Return what the request shows of each entry, by its id."""
         found: dict[str, list[str]] = {}
         for message in self.messages:

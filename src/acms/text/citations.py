@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["Shows", "cited", "shown_texts"]
+__all__ = ["Shows", "cited", "texts_of"]
 
 LEAST = 12
 """Characters of a cited text, at least: less is said by many entries."""
@@ -28,14 +28,14 @@ _TEXTS = ("text", "content", "output_text", "refusal")
 class Shows(Protocol):
     """Something that shows entries: recalled items, a rendered prompt."""
 
-    def shown(self) -> Mapping[str, str]:
+    def entry_texts(self) -> Mapping[str, str]:
         """Return what is shown of each entry, by its id."""
         ...
 
 
-def shown_texts(shown: object) -> dict[str, str] | None:
+def texts_of(shown: object) -> dict[str, str] | None:
     """Return what some items or a prompt show of each entry; None where nothing was given."""
-    return dict(shown.shown()) if isinstance(shown, Shows) else None
+    return dict(shown.entry_texts()) if isinstance(shown, Shows) else None
 
 
 def cited(answer: object, shown: Mapping[str, str] | None) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ def cited(answer: object, shown: Mapping[str, str] | None) -> tuple[str, ...]:
     """
     found: dict[str, None] = {}
     plain = {id: " ".join(text.split()) for id, text in (shown or {}).items()}
-    for name, text in _said(_plain(answer), DEEP):
+    for name, text in _texts_in(_plain(answer), DEEP):
         if name == "cited_text":
             told = " ".join(text.split())
             found.update(dict.fromkeys(id for id, one in plain.items() if len(told) >= LEAST and told in one))
@@ -60,16 +60,16 @@ def _plain(answer: Any) -> Any:
     return dump(mode="json", exclude_none=True) if callable(dump) else answer
 
 
-def _said(value: Any, deep: int, name: str = "text") -> Iterator[tuple[str, str]]:
+def _texts_in(value: Any, deep: int, name: str = "text") -> Iterator[tuple[str, str]]:
     """Yield what an answer says, with the name it says it under: its texts, and what its citations name."""
     if isinstance(value, str):
         yield name, value
     elif isinstance(value, list | tuple) and deep:
         for one in value:
-            yield from _said(_plain(one), deep - 1, name)
+            yield from _texts_in(_plain(one), deep - 1, name)
     elif isinstance(value, Mapping) and deep:
         for key, one in value.items():
             if key in _LISTS or key in _NAMES or key == "cited_text":
-                yield from _said(one, deep - 1, key)
+                yield from _texts_in(one, deep - 1, key)
             elif key in _TEXTS or isinstance(one, list | tuple | Mapping):
-                yield from _said(one, deep - 1)
+                yield from _texts_in(one, deep - 1)

@@ -89,8 +89,8 @@ def changed_premises(*, turns: int = 120, seed: int = 0, phrases: Phrases | None
     stated = dict(zip(writer.places(len(early), 0, turns // 4), early, strict=True))
     (old, new), (gone, _) = drawn
     late = [
-        _said(chains[0], random.choice(CHANGES), old[0], new[0]),
-        _said(chains[1], random.choice(DROPS), gone[0], ""),
+        _changed(chains[0], random.choice(CHANGES), old[0], new[0]),
+        _changed(chains[1], random.choice(DROPS), gone[0], ""),
     ]
     stated.update(zip(writer.places(2, turns // 4 + 2, turns // 2 - 8), late, strict=True))
     others = [Decided(topic=topic, values=(), rivals=topic.values) for topic in writer.phrases.topics]
@@ -109,7 +109,7 @@ def _step(writer: Writer, chain: Chain, option: Sequence[str], step: int) -> Sta
     )
 
 
-def _said(chain: Chain, text: str, old: str, new: str) -> Statement:
+def _changed(chain: Chain, text: str, old: str, new: str) -> Statement:
     """Return how a premise is changed, or dropped where nothing is new."""
     proposal = _proposal(chain, 0, new, chain.contents[0].format(new))
     return Statement(

@@ -131,7 +131,7 @@ async def deliverables(
             _precision(suite),
             _difficulty(suite, by_scenario),
             await run.degradation(),
-            await run.noise(),
+            await run.topic_share(),
             await run.marked(),
             run.limits(),
         ),
@@ -307,9 +307,9 @@ class _Run:
             charts=tuple(charts),
         )
 
-    async def noise(self) -> Section:
+    async def topic_share(self) -> Section:
         """Measure recall against the share of what is said that is about the topic asked."""
-        rows = await sweeps.noises(
+        rows = await sweeps.topic_shares(
             self._tiers("noise"),
             values=self.sizes.noises,
             distance=self.sizes.noise_distance,

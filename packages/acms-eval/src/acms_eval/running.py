@@ -78,7 +78,7 @@ class Requesting(Remembering):
             rendered = await prompt.recall(self.session, question).user(question).render(budget=token_budget)
         except FitError:
             return ()
-        shown = rendered.shown()
+        shown = rendered.entry_texts()
         each = rendered.tokens.upper_bound // max(1, len(shown))
         return [
             Recalled(text=text, score=1.0, tokens=each, source="request", index=self.told.get(id))

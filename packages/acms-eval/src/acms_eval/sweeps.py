@@ -42,8 +42,8 @@ __all__ = [
     "lengths",
     "many_episodes",
     "marked_and_plain",
-    "noises",
     "token_budgets",
+    "topic_shares",
 ]
 
 TOKEN_BUDGETS = (100, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 4000)
@@ -479,7 +479,7 @@ async def distances(
     ]
 
 
-async def noises(
+async def topic_shares(
     systems: Mapping[str, OpenSystem],
     *,
     values: Sequence[float] = NOISES,

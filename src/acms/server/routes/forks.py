@@ -117,7 +117,7 @@ async def copy_context(call: Call[Place, ForkBody]) -> Reply:
     return await _made(call, copied=True)
 
 
-def _said_once(*places: Named) -> tuple[int | None, int | None, str | None]:
+def _named_once(*places: Named) -> tuple[int | None, int | None, str | None]:
     """Return what names a place in the query or in the body; `ValidationError` when both do."""
     said = [(one.at_version, one.at_message, one.at_tag) for one in places]
     given = [one for one in said if one != (None, None, None)]
@@ -135,7 +135,7 @@ async def _made(call: Call[Place, ForkBody], *, copied: bool) -> Reply:
     if key is not None:
         key = external(key, "key" if body.key is not None else "Idempotency-Key")
     parent = await tenant.context(id)
-    version = await placed(session, id, *_said_once(call.query, body))
+    version = await placed(session, id, *_named_once(call.query, body))
     known = key is not None and await _known(call, key, parent.namespace) is not None
     try:
         child = await (session.copy(version, key) if copied else session.fork(version, key))
