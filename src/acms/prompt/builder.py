@@ -193,8 +193,8 @@ class Builder(Recipe):
 
         The summary lies in `store` under `id` together with what it stands for: a content that has only grown asks the
         summarizer for nothing that it has read before. It is stored once the prompt is rendered, and not if that
-        fails. Without a summarizer the extractive one writes. With `pin` it is pinned too. `role` is that of the
-        summary; one that instructs becomes user unless all it stands for instructs.
+        fails. Without a summarizer the extractive one writes. With `pin` it is pinned too. A `role` that instructs
+        becomes user unless all that the summary stands for instructs.
         """
         made, steps = self._read(content, "content")
         step = SummarisedContent(

@@ -29,7 +29,7 @@ RECALLED = ("<recalled>\n", "\n</recalled>")
 ORPHAN = ("<tool_result>\n", "\n</tool_result>")
 SUMMARY = ("<summary>\n", "\n</summary>")
 
-_CLOSING = {
+_CLOSING: Mapping[tuple[str, str], re.Pattern[str]] = {
     around: re.compile(rf"<(?=/\s*{around[0].strip()[1:-1]}\s*>)", re.IGNORECASE)
     for around in (RECALLED, ORPHAN, SUMMARY)
 }
