@@ -137,6 +137,23 @@ class CacheConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RenderLogConfig:
+    """Whether a session notes what it really sent, without any text, and for how long: see `View.renders`."""
+
+    enabled: bool = False
+    #: Seconds after which a render is no longer shown; the next look at the log or render deletes it.
+    max_age_seconds: float = 7 * 24 * 3600
+    #: Bytes that the renders of one session may take; the oldest go first. From 131,072 to 1,048,576.
+    max_bytes: int = 512 * 1024
+
+    def __post_init__(self) -> None:
+        _positive(self.max_age_seconds, "renders.max_age_seconds")
+        _positive(self.max_bytes, "renders.max_bytes", 131_072)
+        if self.max_bytes > 1_048_576:
+            raise ConfigurationError(f"renders.max_bytes is at most 1048576, was {self.max_bytes}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetryConfig:
     """How a call that failed for a passing reason, with nothing stored, is tried again."""
 
@@ -248,6 +265,7 @@ class ACMSConfig:
     #: Seconds after which the content of a message that a summary stands for is deleted; None keeps it for ever.
     retention_seconds: float | None = None
     worker: WorkerConfig = field(default_factory=WorkerConfig)
+    renders: RenderLogConfig = field(default_factory=RenderLogConfig)
     #: Receives every event after it happened; what it raises is logged and dropped.
     on_event: Callable[[Event], Any] | None = None
     #: Keeps the bytes of media that come inside a provider's message: `media(data, mime)` stores them and returns the
@@ -295,6 +313,7 @@ class ACMSConfig:
             "REFLECTION": ReflectionConfig,
             "WORKER": WorkerConfig,
             "PRIVACY": PrivacyConfig,
+            "RENDERS": RenderLogConfig,
         }
         values: dict[str, dict[str, Any]] = {}
         top: dict[str, Any] = {}

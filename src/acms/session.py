@@ -142,6 +142,7 @@ class ACMS(View):
         Every later call raises `HandleError`, also of a view, until the session is entered again.
         """
         await self._writer.idle()
+        await self._shared.logged()
         self._shared.closed = True
         if self._shared.leave():
             await self._shared.settle()
@@ -497,6 +498,10 @@ class ACMS(View):
         from a message go with it, and a fact goes with all it stands in for.
         """
         return await rewrite.retract(self._shared, self._writer, message_id, reason=reason, alone=alone)
+
+    async def forget_renders(self) -> None:
+        """Delete what was kept of `renders`; what is rendered from now on is kept again, where that is enabled."""
+        await self._renders().clear()
 
     async def clear(self, *, reason: str = "cleared") -> int:
         """Put everything said so far out of force; return the version of the retraction, 0 for an empty session.

@@ -76,6 +76,8 @@ class _Here:
     creating: asyncio.Future[str] | None = None
     known: Known = field(default_factory=Known)
     listed: dict[bytes, tuple[Any, ...]] = field(default_factory=dict)
+    #: Renders that are being written to their log.
+    renders: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     #: Whether the worker knows what the session's jobs need.
     served: bool = False
 
@@ -152,6 +154,16 @@ class SharedSession:
     def known(self) -> Known:
         """Its messages, for those who name one by their own key or hand over a whole list."""
         return self._loops.here().known
+
+    @property
+    def renders(self) -> set[asyncio.Task[None]]:
+        """Renders that are being written to their log."""
+        return self._loops.here().renders
+
+    async def logged(self) -> None:
+        """Wait for the renders that are being written to their log."""
+        if self.renders:
+            await asyncio.wait(set(self.renders))
 
     @property
     def listed(self) -> dict[bytes, tuple[Any, ...]]:

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from acms.errors import ValidationError, VectorsUnavailableError
+from acms.errors import NotFoundError, ValidationError, VectorsUnavailableError
 from acms.knowledge import Fact
 from acms.log import policy, read, validation
 from acms.log.in_force import Cover, anchor, preview
@@ -29,6 +29,8 @@ from acms.results import (
     Episode,
     HistoryEntry,
     HistoryPage,
+    LoggedRender,
+    RenderDetails,
     SessionStats,
     Tree,
 )
@@ -37,6 +39,9 @@ from acms.session_state import SharedSession
 from acms.text.chat_messages import ChatMessages
 from acms.text.markers import own_terms
 from acms.write.episodes import episodes
+
+if TYPE_CHECKING:
+    from acms.prompt.render_log import RenderLog
 
 __all__ = ["View"]
 
@@ -100,6 +105,17 @@ class View:
     def stage(self) -> Stage:
         """What may leave of its entries: recalls, windows, prompts and lists show them as it lets them through."""
         return self._shared.stage
+
+    @property
+    def render_log(self) -> RenderLog | None:
+        """What keeps what is really sent of it; None where that is off, and at a past version."""
+        return self._renders() if self._shared.config.renders.enabled and self.ends_at is None else None
+
+    def _renders(self) -> RenderLog:
+        from acms.prompt.render_log import RenderLog  # the first render that is kept loads it
+
+        shared = self._shared
+        return RenderLog(shared.storage, shared.config.renders, shared.find, shared.renders)
 
     async def context_id(self) -> str | None:
         """Return the id of its log; None while nothing was written."""
@@ -241,9 +257,35 @@ class View:
             return ChatMessages()
         from acms.prompt.messages import chat_plan  # the first prompt loads it
 
+        log = None if self.render_log is None else await self.render_log.begin()
         plan = await chat_plan(shared.reader(), context, self._at, asked)
         shared.show("messages", plan.items)
+        if log is not None:
+            from acms.prompt.render_log import of_messages
+
+            how = {"budget": asked.budget, "tokens": plan.tokens, "counter": shared.counter.name}
+            log.add("messages", partial(of_messages, plan.messages, plan.messages.sources, plan.items, **how))
         return plan.messages
+
+    async def renders(self, *, limit: int = 50, after: str | None = None) -> list[LoggedRender]:
+        """Return what was really sent of this session, newest first: prompts, `messages` and replies of the contract.
+
+        It is kept where `ACMSConfig.renders` is enabled, for as long and as large as it says, without text; a fork does
+        not inherit it, a past version has none, and erasing an entry deletes it in the whole fork tree. `after` is the
+        id of the last one of the page before.
+        """
+        limit = validation.whole(limit, "limit", least=1, most=validation.PAGE)
+        return [] if self.ends_at is not None else await self._renders().page(limit, after)
+
+    async def sent(self, id: str) -> RenderDetails:
+        """Return one of `renders` message by message: what each shows as the log has it now, and what was left out.
+
+        `NotFoundError` for one that is not kept any more.
+        """
+        id = validation.name(id, "id")
+        if self.ends_at is not None:
+            raise NotFoundError(f"a past version has no render {id!r}", options=("ask the session itself",))
+        return await self._renders().details(id, self.stage)
 
     async def entries(self, newest: int | None = None) -> list[Entry]:
         """Return the messages and summaries in force as they are read, oldest first; `newest` keeps the last n.

@@ -877,3 +877,18 @@ def test_examples_run_offline(name: str, shown: str, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(example), url], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert shown in done.stdout
+
+
+def test_prompt_log(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACMS_RENDERS_ENABLED", "1")
+    run("import", str(DEMO), "--db", db)
+    for question in ("which database did we choose?", "why did the migration fail?"):
+        run("prompt", "render", "demo", question, "--budget", "900", "--db", db)
+    newest, first = call("prompt", "log", "demo", "--db", db)["renders"]
+    assert (newest["previous"], newest["kind"], newest["budget"]) == (first["id"], "prompt", 900)
+    assert newest["id"] in run("prompt", "log", "demo", "--db", db).stdout
+    text = run("prompt", "log", "demo", newest["id"], "--db", db).stdout
+    assert "left out" in text
+    assert "from a cache" in text
+    run("prompt", "log", "demo", "--clear", "--db", db)
+    assert call("prompt", "log", "demo", "--db", db)["renders"] == []

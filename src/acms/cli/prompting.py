@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from acms.cli import render
-from acms.cli.base import At, File, Session, Shell, app, command
+from acms.cli.base import At, File, Limit, Session, Shell, app, command
 from acms.cli.render import Column, Screen
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.log.encoding import parts_from_json, parts_to_json
@@ -28,6 +28,7 @@ from acms.prompt.manifest_writer import ledger
 from acms.prompt.replay import replay as replayed
 from acms.prompt.replay import shown as messages_of
 from acms.prompt_types import PromptMessage
+from acms.results import RenderDetails, Verdict
 from acms.storage.files import create
 
 if TYPE_CHECKING:
@@ -269,6 +270,45 @@ async def replay(shell: Shell, file: File) -> None:
     )
 
 
+@command("acms prompt log user_123", name="log", home=prompt)
+async def log(
+    shell: Shell,
+    session: Session,
+    id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="One of them: what it showed, message by message.")
+    ] = None,
+    limit: Limit = 20,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete what was kept.")] = False,
+) -> None:
+    """Show what was really sent, newest first: prompts, messages, replies.
+
+    It is kept, without any text, where the service runs with --renders or ACMS_RENDERS_ENABLED is set.
+    """
+    async with shell.reading(session) as one:
+        if clear:
+            await one.forget_renders()
+            shell.show({"session": session, "cleared": True}, lambda: shell.line("nothing is kept any more"))
+        elif id is None:
+            found = await one.renders(limit=limit)
+            value = {"session": session, "renders": found}
+            shell.show(value, lambda: shell.list(LOGGED, found))
+        else:
+            details = await one.sent(id)
+            left = [verdict for verdict in details.verdicts if not verdict.included]
+            shell.show({"session": session, "render": details}, lambda: _sent(shell, details, left))
+
+
+def _sent(screen: Screen, details: RenderDetails, left: Sequence[Verdict]) -> None:
+    screen.list(BLOCKS, details.blocks)
+    screen.list(VERDICTS, left)
+    if details.cache is not None:
+        screen.line(
+            f"{_count(details.tokens)} tokens, {_count(details.cache.predicted_tokens)} from a cache: "
+            f"{details.cache.reason}",
+            "dim",
+        )
+
+
 # ── files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -322,6 +362,25 @@ SHOWN = (
     Column("log", "cyan"),
     Column("from", "magenta"),
     Column("#", right=True),
+)
+
+LOGGED = (
+    Column("reason", wide=True, of=lambda one: one.cache.reason if one.cache else ""),
+    Column("id", "cyan"),
+    Column("kind", "yellow"),
+    Column("at", of="created_at"),
+    Column("log", "cyan", of=render.version),
+    Column("tokens", right=True),
+    Column("cached", right=True, of=lambda one: one.cache.predicted_tokens if one.cache else None),
+    Column("lost", right=True),
+)
+
+BLOCKS = (
+    Column("text", wide=True, of=lambda one: preview(one.text or f"({one.part}: not kept)", 160)),
+    Column("role", "yellow"),
+    Column("tokens", right=True),
+    Column("part", "magenta"),
+    Column("change"),
 )
 
 VERDICTS = (

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -49,6 +50,9 @@ async def serve(
     reflector: ReflectorName = None,
     url: Url = None,
     model: Model = None,
+    renders: Annotated[
+        bool, typer.Option("--renders", help="Keep what is sent to models, without text, for a week.")
+    ] = False,
     log_requests: Annotated[
         bool, typer.Option("--log/--no-log", help="Write a line of JSON per request to stderr.")
     ] = False,
@@ -78,15 +82,17 @@ async def serve(
         found = None
         if reflector is not None:
             found = await stack.enter_async_context(reflecting(reflector, url=url, model=model))
-        made = create_app(store, config, **_engine(), reflector=found)
+        made = create_app(store, config, **_engine(renders), reflector=found)
         grace = int(config.grace_seconds)
         server = Server(Config(made, http=bounded(), timeout_graceful_shutdown=grace, **_UVICORN))
         await _serve(made, server, _listen(host, port), lambda at: _announce(at, wanted, shell.as_json))
 
 
-def _engine() -> dict[str, Any]:
-    """Return what the environment says about sessions."""
-    return {"engine": ACMSConfig.from_env(), "embedder": embedder()}
+def _engine(renders: bool) -> dict[str, Any]:
+    """Return what the environment says about sessions, and whether what they send is kept."""
+    engine = ACMSConfig.from_env()
+    kept = replace(engine.renders, enabled=renders or engine.renders.enabled)
+    return {"engine": replace(engine, renders=kept), "embedder": embedder()}
 
 
 async def _serve(

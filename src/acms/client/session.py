@@ -32,7 +32,9 @@ from acms.results import (
     Episode,
     Erasure,
     HistoryPage,
+    LoggedRender,
     MessageReceipt,
+    RenderDetails,
     SessionStats,
     Synced,
     Tree,
@@ -107,6 +109,11 @@ def _paged(_: Remote, given: Given) -> Given:
     return {"limit": limit, "cursor": validation.whole(given["after"], "after")}
 
 
+def _after(_: Remote, given: Given) -> Given:
+    limit = validation.whole(given["limit"], "limit", least=1, most=validation.PAGE)
+    return {"limit": limit, "cursor": given["after"]}
+
+
 def _recalled(answer: Answer, of: Remote) -> ContextItems:
     return nouns.items(of.log.id or "", answer.data, "items")
 
@@ -157,6 +164,8 @@ class Reads:
     history = verb(View.history, Asks("GET history", _page, prepare=_paged))
     episodes = verb(View.episodes, Asks("GET episodes", many(Episode), pages=True))
     facts = verb(View.facts, Asks("GET facts", many(Fact), prepare=_timed, context=_of_facts, pages=True))
+    renders = verb(View.renders, Asks("GET renders", many(LoggedRender), prepare=_after, timeless=True))
+    sent = verb(View.sent, Asks("GET renders/{id}", one(RenderDetails), timeless=True))
     keys = verb(View.keys, Asks("POST keys", plain(dict[str, str], "keys"), prepare=_asked_keys))
     get = verb(View.get, Asks("GET entries/{id}", one(Entry)))
     forks = verb(View.forks, Asks("GET forks", _forked, pages=True, timeless=True))
@@ -366,6 +375,7 @@ class Writes:
     close_episode = verb(
         ACMS.close_episode, Asks("POST episodes/close", plain(str, "episodeId"), again=False)
     )
+    forget_renders = verb(ACMS.forget_renders, Asks("DELETE renders", _nothing))
     retract = verb(ACMS.retract, Asks("POST entries/{message_id}/retract", _version))
     replace = verb(ACMS.replace, Asks("PATCH entries/{message_id}", plain(str, "id"), again=False))
     clear = verb(ACMS.clear, Asks("POST clear", _version, again=False))

@@ -18,6 +18,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache as once
+from functools import partial
 from importlib import import_module
 from time import perf_counter
 from typing import Literal, NamedTuple
@@ -49,6 +50,8 @@ from acms.observability.logging import correlation, correlation_id, log, safe_er
 from acms.observability.operations import traced
 from acms.ports import TokenCounter
 from acms.privacy.detect import effective, redact
+from acms.prompt.manifest import Manifest
+from acms.prompt.render_log import RenderLog, of_reply
 from acms.providers.tokens import batches, default_counter
 from acms.results import Ledger
 from acms.runtime.threads import off_loop
@@ -240,7 +243,10 @@ class ACS:
             time_ms=request.time_ms,
         )
         try:
+            log = await self._render_log()
             reply = await self._render(now)
+            if log is not None and reply.fragments is not None:
+                log.add("acs", partial(_manifest, reply, request.tokens_max), request=now.id)
         except Exception as error:
             now.tell("render.broke", level=logging.ERROR, error=safe_error(error))
             reply = self._failed(now, Code.INTERNAL, "the engine failed", [], 0)
@@ -253,6 +259,12 @@ class ACS:
             warnings=[one.code for one in reply.warnings],
         )
         return reply
+
+    async def _render_log(self) -> RenderLog | None:
+        """Return where a reply is kept: beside the log of the first session that keeps any."""
+        logs = [one.source.render_log for one in self._providers if isinstance(one.source, View)]
+        found = next((log for log in logs if log is not None), None)
+        return None if found is None else await found.begin()
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -552,6 +564,11 @@ class ACS:
         return RenderReply(
             request_id=now.request.request_id, error=recovery.envelope(code, message, situation)
         )
+
+
+def _manifest(reply: RenderReply, budget: int) -> Manifest:
+    fragments = [(one.id, one.source.value, one.lod.value, one.cost_tokens) for one in reply.fragments or ()]
+    return of_reply(fragments, reply.ledger, budget=budget)
 
 
 def _tell_choice(now: _Asking, admitted: Admitted, collected: int, planner_ms: float) -> None:

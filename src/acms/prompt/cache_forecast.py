@@ -11,6 +11,8 @@ from acms.ports import Codec
 from acms.prompt.manifest import Manifest, Sent
 from acms.prompt_types import CachePrediction, Change, Changed, Diagnosis, Outcome, PromptMessage, Usage
 
+NAMED = 3
+"""Pieces that a reason names."""
 _INSTRUCTING = frozenset((Role.SYSTEM, Role.DEVELOPER))
 
 
@@ -208,12 +210,19 @@ def _why(old: Sequence[Sent], new: Sequence[Sent], place: int) -> str:
 
 def _pieces(was: Sent, is_now: Sent) -> str:
     """Return which pieces of a message changed: pins."""
-    found = [f"{name} is new" for name in is_now.pieces if name not in was.pieces]
-    found += [f"{name} is gone" for name in was.pieces if name not in is_now.pieces]
+    new = [name for name in is_now.pieces if name not in was.pieces]
+    gone = [name for name in was.pieces if name not in is_now.pieces]
+    found = [*_some(new, "new"), *_some(gone, "gone")]
     if not found:
         same = is_now.pieces == was.pieces
         found = [f"the text of {' or '.join(is_now.pieces)} changed" if same else "their order changed"]
     return f"{is_now.path}: {', '.join(found)}"
+
+
+def _some(names: Sequence[str], what: str) -> list[str]:
+    """Return that some pieces are new or gone; of many the first ones, and how many more."""
+    said = [f"{name} is {what}" for name in names[:NAMED]]
+    return [*said, f"{len(names) - NAMED} more are {what}"] if len(names) > NAMED else said
 
 
 def _log(was: Sent, is_now: Sent, old: Sequence[Sent], new: Sequence[Sent], place: int) -> str:

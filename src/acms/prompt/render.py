@@ -211,13 +211,18 @@ async def render(
     if (home := content.home(steps)) is not None:
         rendered: Rendered = await home.render(steps, codec, budget, tools=tools, after=earlier)
         return rendered
+    kept = next(content.render_logs(steps), None)
+    log = None if kept is None else await kept.begin()
     work = _Render(codec, budget, tools, listeners)
     with render_span(codec=codec.name, model=codec.model, budget=budget) as span:
         try:
-            return await work.run(steps, read, earlier, span)
+            rendered = await work.run(steps, read, earlier, span)
         except Exception as error:
             work.failed(error)
             raise
+    if log is not None:
+        log.add("prompt", lambda: rendered.manifest)
+    return rendered
 
 
 class _Render:

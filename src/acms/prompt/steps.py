@@ -25,6 +25,7 @@ from acms.text import chat_messages
 if TYPE_CHECKING:
     from acms.ports import StorageBackend, TokenCounter
     from acms.privacy.stage import Stage
+    from acms.prompt.render_log import RenderLog
     from acms.recall.pipeline import Gathered
 
 DEPTH = 100
@@ -105,6 +106,16 @@ class Readable(Protocol):
         relevant_only: bool = False,
     ) -> ContextItems:
         """Return what the model should see for a query."""
+        ...
+
+
+@runtime_checkable
+class Logging(Protocol):
+    """A session that may keep what is really sent of it."""
+
+    @property
+    def render_log(self) -> RenderLog | None:
+        """What keeps its renders; None where they are not kept."""
         ...
 
 
@@ -430,6 +441,13 @@ def home(steps: Sequence[Step]) -> Any:
 
 def _home(session: Readable) -> Any:
     return session.home if isinstance(session, Elsewhere) else None
+
+
+def render_logs(steps: Sequence[Step]) -> Iterator[RenderLog]:
+    """Yield what keeps the renders of the sessions that are read."""
+    for session in _sessions(steps):
+        if isinstance(session, Logging) and session.render_log is not None:
+            yield session.render_log
 
 
 def _sessions(steps: Sequence[Step]) -> Iterator[Readable]:

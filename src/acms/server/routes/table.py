@@ -19,6 +19,7 @@ from acms.server.routes import (
     pins,
     prompts,
     recall,
+    renders,
 )
 
 __all__ = ["OPERATIONS"]
@@ -30,6 +31,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *forks.operations.all,
     *recall.operations.all,
     *prompts.operations.all,
+    *renders.operations.all,
     *facts.operations.all,
     *entries.operations.all,
     *compaction.operations.all,

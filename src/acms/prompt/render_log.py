@@ -1,0 +1,533 @@
+"""The log of renders: which requests a session really sent, as manifests without any text, beside its log.
+
+It is off unless `ACMSConfig.renders` says otherwise. What it keeps lies in records of the context (decision 0059): the
+newest rows in one that is written on, older ones in a ring. So it moves nothing of the log, a fork does not inherit it,
+and erasing an entry deletes the log of renders of the whole fork tree in the same commit. What a prompt shows of other
+trees is kept by its ids alone, since their erasures do not reach here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import zlib
+from base64 import b64decode, b64encode
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from functools import partial
+from hashlib import sha256
+from typing import Any, Literal, NamedTuple
+from uuid import uuid4
+
+from acms.config import RenderLogConfig
+from acms.errors import ConflictError, NotFoundError, StorageReadOnlyError
+from acms.log.encoding import locate, micros, moment
+from acms.log.validation import RECORD_BYTES
+from acms.model import Entry, Head, Json, Role, State
+from acms.observability.logging import correlation_id, log, safe_error
+from acms.ports import HasRecords, StorageBackend
+from acms.privacy.stage import Stage
+from acms.prompt.cache_forecast import predict
+from acms.prompt.manifest import Manifest, Quote, Read, Sent, Whole, Written, canonical
+from acms.prompt.manifest_writer import considered, joined_text, ledger
+from acms.prompt_types import CachePrediction, Tool, Use
+from acms.results import ContextItems, Ledger, LoggedRender, RenderBlock, RenderDetails
+from acms.runtime.threads import in_thread, off_loop
+
+__all__ = ["RenderLog", "of_messages", "of_reply"]
+
+KindOf = Literal["prompt", "messages", "acs"]
+NEWEST = "renders"
+"""Name of the record that is written on; those of the ring are `renders:0` and so on."""
+ROOM = RECORD_BYTES - 2048
+"""Bytes of rows in a record."""
+ROW = 40_000
+"""Bytes of one row, at most: of a larger one the candidates that were left out go first."""
+TRIES = 4
+LONGEST = 1 << 30
+"""More characters than an entry has: all of it."""
+READ = 60
+"""How long a log it is read off the event loop for, in entries' worth of work per row."""
+INSTRUCTING = (Role.SYSTEM, Role.DEVELOPER)
+TEXTS = ("name", "text", "arguments", "output")
+"""Fields of parts that hold what is said."""
+LIKE = {"messages": ("openai-chat", "gpt-5")}
+"""Formats that stand in where a request has none of its own."""
+
+
+class _Row(NamedTuple):
+    """A render as it lies in a record."""
+
+    id: str
+    request: str
+    kind: KindOf
+    at: int
+    manifest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """A row that was read."""
+
+    row: _Row
+    manifest: Manifest
+
+
+class RenderLog:
+    """The log of renders of one context."""
+
+    def __init__(
+        self,
+        storage: StorageBackend,
+        config: RenderLogConfig,
+        find: Callable[[], Awaitable[str | None]],
+        pending: set[asyncio.Task[None]],
+    ) -> None:
+        self._storage = storage
+        self._config = config
+        self._find = find
+        #: What is being written.
+        self._pending = pending
+        self._slots = max(1, config.max_bytes // RECORD_BYTES - 1)
+        self._context = ""
+        #: Where the log stood when a render began: what was erased since may be in what is to be kept.
+        self._head: Head | None = None
+
+    async def begin(self) -> RenderLog | None:
+        """Note where the log stands, before anything is read for a render; None where nothing was written yet."""
+        if not await self._known():
+            return None
+        self._head = await self._storage.head(self._context)
+        return self
+
+    async def _known(self) -> bool:
+        self._context = self._context or await self._find() or ""
+        return bool(self._context) and isinstance(self._storage, HasRecords)
+
+    # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def add(self, kind: KindOf, manifest: Callable[[], Manifest], *, request: str | None = None) -> None:
+        """Keep a render, behind the caller's back: nobody waits for the reasons to be written down.
+
+        One that cannot be kept costs its row and nothing else: it is told to the application's log.
+        """
+        asked = request or correlation_id.get() or ""
+        task = asyncio.create_task(self._keep(kind, manifest, asked), name="acms-render-log")
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
+
+    async def _keep(self, kind: KindOf, manifest: Callable[[], Manifest], asked: str) -> None:
+        storage, head = self._storage, self._head
+        if head is None or not isinstance(storage, HasRecords):
+            return
+        try:
+            own = await self._lineage()
+            row = await in_thread(
+                partial(_packed, kind, manifest, own, asked, micros(datetime.now(UTC)), head)
+            )
+            await self._put(storage, row, head.epoch)
+            if (
+                await self._storage.head(self._context)
+            ).epoch != head.epoch:  # it was erased while this was put
+                await self._drop(storage, row.id)
+        except StorageReadOnlyError:
+            return
+        except Exception as error:
+            log(logging.WARNING, "render_not_logged", error=safe_error(error))
+
+    async def idle(self) -> None:
+        """Wait for what is being written."""
+        if self._pending:
+            await asyncio.wait(set(self._pending))
+
+    async def clear(self) -> None:
+        """Delete every row."""
+        if await self._known() and isinstance(self._storage, HasRecords):
+            await self.idle()
+            for name in self._names():
+                await self._replace(self._storage, name, {})
+
+    async def _put(self, storage: HasRecords, row: _Row, epoch: int) -> None:
+        """Put a row behind the others, unless something was erased since it was made."""
+        for _ in range(TRIES):
+            if (await self._storage.head(self._context)).epoch != epoch:
+                return
+            found = await storage.record(self._context, NEWEST)
+            data, rev = (found.data, found.rev) if found is not None else ({}, 0)
+            serial = int(data.get("serial", 0))
+            rows = self._young(data.get("rows", ()), row.at)
+            size = sum([_size(one) for one in rows])
+            if rows and size + _size(row) > ROOM:
+                await self._replace(storage, f"{NEWEST}:{serial % self._slots}", {"rows": rows})
+                rows, serial = [], serial + 1
+            try:
+                await storage.put_record(
+                    self._context, NEWEST, {"serial": serial, "rows": [*rows, list(row)]}, rev=rev
+                )
+                return
+            except ConflictError:
+                continue
+        raise ConflictError("other renders kept theirs")
+
+    async def _drop(self, storage: HasRecords, id: str) -> None:
+        for _ in range(TRIES):
+            found = await storage.record(self._context, NEWEST)
+            rows = [] if found is None else [one for one in found.data.get("rows", ()) if one[0] != id]
+            if found is None or len(rows) == len(found.data["rows"]):
+                return
+            try:
+                await storage.put_record(self._context, NEWEST, {**found.data, "rows": rows}, rev=found.rev)
+                return
+            except ConflictError:
+                continue
+
+    async def _replace(self, storage: HasRecords, name: str, data: Mapping[str, Json]) -> None:
+        """Put a record whatever is there; nothing over nothing."""
+        for _ in range(TRIES):
+            found = await storage.record(self._context, name)
+            if (found is None or not found.data) and not data:
+                return
+            try:
+                await storage.put_record(self._context, name, data, rev=0 if found is None else found.rev)
+                return
+            except ConflictError:
+                continue
+
+    async def _lineage(self) -> frozenset[str]:
+        context = await self._storage.context(self._context)
+        return frozenset([context.id, *(owner for owner, _ in context.lineage)])
+
+    def _young(self, rows: Iterable[Any], now: int) -> list[list[Any]]:
+        oldest = now - round(self._config.max_age_seconds * 1_000_000)
+        return [list(one) for one in rows if one[3] >= oldest]
+
+    def _names(self) -> list[str]:
+        return [NEWEST, *(f"{NEWEST}:{slot}" for slot in range(15))]
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def page(self, limit: int, after: str | None) -> list[LoggedRender]:
+        """Return the newest renders before one, newest first, each compared with the one before it."""
+        rows = await self._rows()
+        start = 0 if after is None else 1 + _place(rows, after)
+        return await off_loop(partial(_listed, rows, start, limit), READ * min(limit, len(rows)))
+
+    async def details(self, id: str, stage: Stage) -> RenderDetails:
+        """Return one render with its blocks and verdicts; `NotFoundError` for one that is not there any more."""
+        rows = await self._rows()
+        place = _place(rows, id)
+        row, earlier = rows[place], _before(rows, place)
+        found, was = _unpacked(row), None if earlier is None else _unpacked(earlier)
+        ids = dict.fromkeys([*found.manifest.entries, *(() if was is None else was.manifest.entries)])
+        entries = [one for one in await self._storage.get(list(ids)) if one is not None]
+        told = {one.id: one for one in stage.entries([one for one in entries if one.state is State.LIVE])}
+        return await off_loop(partial(_detailed, found, was, told), READ * 4)
+
+    async def _rows(self) -> list[_Row]:
+        """Return the rows that are young enough, newest first; what is too old is deleted on the way."""
+        storage = self._storage
+        if not await self._known() or not isinstance(storage, HasRecords):
+            return []
+        await self.idle()
+        now = micros(datetime.now(UTC))
+        found: dict[str, _Row] = {}
+        for name in self._names():
+            record = await storage.record(self._context, name)
+            rows = () if record is None else record.data.get("rows", ())
+            young = self._young(rows, now)
+            found.update({one[0]: _Row(*one) for one in young})
+            if len(young) < len(rows) and record is not None:
+                try:
+                    await storage.put_record(
+                        self._context, name, {**record.data, "rows": young}, rev=record.rev
+                    )
+                except (ConflictError, StorageReadOnlyError):
+                    continue
+        return sorted(found.values(), key=lambda one: (one.at, one.id), reverse=True)
+
+
+# ── manifests of what has none ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def of_messages(
+    messages: Sequence[Mapping[str, Json]],
+    sources: Sequence[tuple[str, ...]],
+    items: ContextItems,
+    *,
+    budget: int,
+    tokens: int,
+    counter: str,
+) -> Manifest:
+    """Return the manifest of a list of chat messages: of each what it shows, and what was chosen from."""
+    costs = {item.id: item.token_count for item in items}
+    sent = [
+        Sent(
+            path="recalled" if len(ids) > 1 else "history",
+            role=Role(str(message["role"])),
+            hash=sha256(canonical(message).encode("utf-8", "surrogatepass")).hexdigest()[:32],
+            tokens=sum([costs.get(id, 0) for id in ids]),
+            parts=tuple([_all_of(id) for id in ids]),
+            sources=ids,
+            pieces=ids if len(ids) > 1 else (),
+            first=min(_versions(ids), default=0),
+            last=max(_versions(ids), default=0),
+        )
+        for message, ids in zip(messages, sources, strict=True)
+    ]
+    return _made(
+        "messages", sent, items.ledger, budget, tokens, counter, (Read(items.context, items.version),)
+    )
+
+
+def of_reply(fragments: Sequence[tuple[str, str, str, int]], ledger: Ledger, *, budget: int) -> Manifest:
+    """Return the manifest of a reply of the contract; a fragment is (id, layer, level of detail, tokens)."""
+    sent = [
+        Sent(
+            path=layer,
+            role=Role.USER,
+            hash=sha256(f"{id} {lod} {tokens}".encode()).hexdigest()[:32],
+            tokens=tokens,
+            parts=(_all_of(id),) if locate(id) else (),
+            rendition=lod,
+            sources=(id,) if locate(id) else (),
+            pieces=(id,),
+            first=min(_versions((id,)), default=0),
+            last=max(_versions((id,)), default=0),
+        )
+        for id, layer, lod, tokens in fragments
+    ]
+    return _made("acs", sent, ledger, budget, sum([one.tokens for one in sent]), "", ())
+
+
+def _made(
+    codec: str,
+    sent: Sequence[Sent],
+    ledger: Ledger,
+    budget: int,
+    tokens: int,
+    counter: str,
+    reads: tuple[Read, ...],
+) -> Manifest:
+    manifest = Manifest(
+        codec=codec,
+        model=codec,
+        counter=counter,
+        budget=budget,
+        limit=budget,
+        tokens=tokens,
+        upper_bound=tokens,
+        messages=tuple(sent),
+        reads=reads,
+    )
+    return considered(manifest, [ledger])
+
+
+def _all_of(id: str) -> Written:
+    return Written("text", (("text", (Quote(id, 0, LONGEST), "\n")),))
+
+
+def _versions(ids: Sequence[str]) -> list[int]:
+    return [place[1] for id in ids if (place := locate(id)) is not None]
+
+
+# ── rows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _packed(
+    kind: KindOf, manifest: Callable[[], Manifest], own: AbstractSet[str], request: str, at: int, head: Head
+) -> _Row:
+    bare = bared(manifest(), own)
+    if not bare.reads:
+        bare = replace(bare, reads=(Read(head.context, head.version),))
+    while True:
+        written = b64encode(zlib.compress(canonical(bare.to_json()).encode(), 1)).decode()
+        if len(written) <= ROW or not bare.candidates:
+            return _Row(uuid4().hex[:16], request, kind, at, written)
+        kept = sorted(bare.candidates, key=lambda one: (not one.included, -one.score))
+        bare = replace(bare, candidates=tuple(kept[: len(kept) // 2]))
+
+
+def _size(row: Sequence[Any]) -> int:
+    return 120 + sum([len(str(one)) for one in row])
+
+
+def _unpacked(row: _Row) -> _Kept:
+    written = json.loads(zlib.decompress(b64decode(row.manifest)))
+    return _Kept(row=row, manifest=Manifest.from_json(written))
+
+
+def bared(manifest: Manifest, own: AbstractSet[str]) -> Manifest:
+    """Return a manifest without text: no literal, no description of a tool, no name of a speaker, no hash of a payload.
+
+    `own` are the logs whose erasures delete the row: a message that shows others has a hash of ids in place of its own.
+    """
+    tools = [
+        Tool(name=one.name, description=sha256(repr(one).encode()).hexdigest()[:16], parameters={})
+        for one in manifest.tools
+    ]
+    messages = tuple([_bared(one, own) for one in manifest.messages])
+    return replace(manifest, messages=messages, tools=tuple(tools), payload="")
+
+
+def _bared(sent: Sent, own: AbstractSet[str]) -> Sent:
+    hash = sent.hash
+    parts = tuple([part if isinstance(part, Whole) else _blank(part) for part in sent.parts])
+    if any((locate(id) or ("",))[0] not in own for id in sent.sources):
+        said = f"{sent.role} {sent.path} {sent.rendition} {sent.tokens} {' '.join(sent.sources)}"
+        hash = sha256(said.encode()).hexdigest()[:32]
+    return sent._replace(hash=hash, parts=parts if sent.sources else (), name=None)
+
+
+def _blank(part: Written) -> Written:
+    """Return a written part with nothing of its literals but whether they end a line."""
+    fields: list[tuple[str, Any]] = []
+    for name, value in part.fields:
+        if isinstance(value, tuple):
+            value = tuple(
+                [one if isinstance(one, Quote) else "\n" if "\n" in one else " " for one in value if one]
+            )
+        fields.append((name, value))
+    return part._replace(fields=tuple(fields))
+
+
+# ── what is told ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _place(rows: Sequence[_Row], id: str) -> int:
+    for place, row in enumerate(rows):
+        if row.id == id:
+            return place
+    raise NotFoundError(f"no render has the id {id!r}, or it is too old", options=("list the renders",))
+
+
+def _before(rows: Sequence[_Row], place: int) -> _Row | None:
+    """Return the render of the same kind that came before one."""
+    return next((row for row in rows[place + 1 :] if row.kind == rows[place].kind), None)
+
+
+def _listed(rows: Sequence[_Row], start: int, limit: int) -> list[LoggedRender]:
+    read: dict[str, _Kept] = {}
+
+    def of(row: _Row) -> _Kept:
+        if row.id not in read:
+            read[row.id] = _unpacked(row)
+        return read[row.id]
+
+    found: list[LoggedRender] = []
+    for place in range(start, min(len(rows), start + limit)):
+        earlier = _before(rows, place)
+        found.append(LoggedRender(**_summary(of(rows[place]), None if earlier is None else of(earlier))))
+    return found
+
+
+def _summary(one: _Kept, was: _Kept | None) -> dict[str, Any]:
+    row, manifest = one.row, one.manifest
+    cache, price = _cache(row.kind, manifest, None if was is None else was.manifest)
+    return {
+        "id": row.id,
+        "request_id": row.request,
+        "kind": row.kind,
+        "created_at": moment(row.at),
+        "version": max((read.version for read in manifest.reads), default=0),
+        "codec": manifest.codec,
+        "model": manifest.model,
+        "budget": manifest.budget,
+        "tokens": manifest.tokens,
+        "upper_bound": manifest.upper_bound,
+        "messages": len(manifest.messages),
+        "left_out": sum([not one.included for one in manifest.candidates])
+        + sum([len(one.ids) for one in manifest.left if one.gone]),
+        "use": _use(manifest),
+        "cache": cache,
+        "paid": round(manifest.tokens if cache is None else cache.paid()),
+        "lost": price,
+        "previous": None if was is None else was.row.id,
+    }
+
+
+def _cache(kind: KindOf, now: Manifest, was: Manifest | None) -> tuple[CachePrediction | None, int]:
+    """Return what the provider can read from its cache, and what a break of it costs; None where nothing is cached."""
+    if kind == "acs":
+        return None, 0
+    from acms.providers import codecs  # the formats of all providers
+
+    codec = codecs.named(*LIKE.get(kind, (now.codec, now.model)))
+    found = predict(now, was, codec)
+    if was is None:
+        return found, 0
+    grown = replace(found, predicted_tokens=codec.cached(min(was.tokens, now.tokens)))
+    return found, max(0, round(found.paid() - grown.paid()))
+
+
+def _part(one: Sent) -> str:
+    """Return what a message of a request is part of, as `Use` names it."""
+    if one.pieces:
+        return "recalled" if one.sources else "pins"
+    if one.sources or one.rendition in ("summary", "placeholder"):
+        return "history"
+    return "system" if one.role in INSTRUCTING else "written"
+
+
+def _use(manifest: Manifest) -> Use:
+    found = Counter[str]()
+    for one in manifest.messages:
+        found[_part(one)] += one.tokens
+    known = {one.name for one in fields(Use)}
+    free = 0 if manifest.budget is None else manifest.budget - manifest.upper_bound
+    frame = max(0, manifest.tokens - sum(found.values()))
+    return Use(**{name: found[name] for name in found if name in known}, tools=frame, free=free)
+
+
+def _detailed(one: _Kept, was: _Kept | None, told: Mapping[str, Entry]) -> RenderDetails:
+    old = [] if was is None else [sent.hash for sent in was.manifest.messages]
+    new = [sent.hash for sent in one.manifest.messages]
+    shared = next(
+        (at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new))
+    )
+    known = frozenset(old)
+    blocks = [
+        _block(sent, at, "same" if at < shared else "moved" if sent.hash in known else "added", told)
+        for at, sent in enumerate(one.manifest.messages)
+    ]
+    gone = () if was is None else enumerate(was.manifest.messages)
+    now = frozenset(new)
+    return RenderDetails(
+        **_summary(one, was),
+        blocks=blocks,
+        removed=[_block(sent, at, "removed", told) for at, sent in gone if sent.hash not in now],
+        verdicts=list(ledger(lambda: one.manifest).candidates.values()),
+        steps=[one._asdict() for one in one.manifest.steps],
+        redactions={one.entry: dict(one.kinds) for one in one.manifest.redactions},
+    )
+
+
+def _block(sent: Sent, place: int, change: str, told: Mapping[str, Entry]) -> RenderBlock:
+    texts = [_text_of(part, told) for part in sent.parts]
+    return RenderBlock(
+        place=place,
+        role=sent.role,
+        part=_part(sent),
+        path=sent.path,
+        tokens=sent.tokens,
+        rendition=sent.rendition,
+        sources=sent.sources,
+        first=sent.first,
+        last=sent.last,
+        change=change,
+        text=None if not sent.sources or None in texts else "\n".join(map(str, texts)).strip(),
+    )
+
+
+def _text_of(part: Whole | Written, told: Mapping[str, Entry]) -> str | None:
+    """Return what a part says, read off the log; None when the log no longer says it."""
+    try:
+        if isinstance(part, Whole):
+            said = told[part.entry].parts[part.part]
+            return " ".join([str(getattr(said, name)) for name in TEXTS if hasattr(said, name)])
+        return "".join(joined_text(value, told) for _, value in part.fields if isinstance(value, tuple))
+    except (KeyError, IndexError, AttributeError):
+        return None

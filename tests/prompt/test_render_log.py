@@ -1,0 +1,173 @@
+"""The log of renders: what it keeps, what it must not keep, how long, and what erasing leaves of it."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64decode
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from acms import ACMS, ACMSConfig, ConfigurationError, NotFoundError, Prompt, RenderLogConfig
+from acms.acs import ACS
+from acms.codecs import OpenAIChat
+from acms.observability.logging import correlation
+from acms.ports import Handle, HasRecords
+from acms.prompt import render_log
+
+KEPT = ACMSConfig(renders=RenderLogConfig(enabled=True))
+REQUEST = {
+    "version": "v0",
+    "id": "6f3b6f21-7a5f-4e3f-9af0-1b2c3d4e5f60",
+    "request_id": "req-acs",
+    "intent": "the magenta kettle",
+    "budgets": {"tokens_max": 500, "time_ms": 5000},
+    "risk_profile": {"level": "medium"},
+    "privacy_mode": "allow",
+}
+
+
+def session(storage: Handle, config: ACMSConfig = KEPT, name: str = "s", **more: object) -> ACMS:
+    return ACMS(name, storage, None, config=config, **more)
+
+
+async def render(of: ACMS, query: str, budget: int = 400) -> None:
+    prompt = Prompt(OpenAIChat("gpt-4o")).system("You are the zirconium assistant.")
+    await prompt.history(of).recall(of, query).user(query).render(budget=budget)
+
+
+async def raw(of: ACMS) -> str:
+    """Return all that the store keeps of the log of renders, unpacked."""
+    storage, context = of.storage, await of.context_id()
+    assert isinstance(storage, HasRecords)
+    assert context
+    found: list[str] = []
+    for name in ("renders", *(f"renders:{slot}" for slot in range(15))):
+        record = await storage.record(context, name)
+        for row in () if record is None else record.data.get("rows", ()):
+            found += [json.dumps(list(row[:4])), zlib.decompress(b64decode(row[4])).decode()]
+    return "\n".join(found)
+
+
+async def talk(of: ACMS, turns: int = 40) -> list[str]:
+    return [
+        await of.ingest(
+            "user" if turn % 2 else "assistant", f"turn {turn}: the magenta kettle number {turn} whistles"
+        )
+        for turn in range(turns)
+    ]
+
+
+async def test_what_was_sent_is_kept_without_text_and_compared_with_the_one_before(storage: Handle) -> None:
+    async with session(storage) as of:
+        ids = await talk(of)
+        with correlation("req-17"):
+            await render(of, "which magenta kettle whistles?")
+        await of.ingest("user", "and the next one?")
+        await render(of, "which kettle is number 3?")
+        await of.messages("which kettle is number 4?", budget=300)
+        await ACS([of]).render(REQUEST)
+        kept = await of.renders()
+        assert [(one.kind, one.request_id) for one in kept] == [
+            ("acs", "req-acs"), ("messages", ""), ("prompt", ""), ("prompt", "req-17"),
+        ]  # fmt: skip
+        assert await of.renders(limit=2, after=kept[1].id) == kept[2:]
+        last, first = kept[2], kept[3]
+        assert (last.previous, first.previous, first.version, last.version) == (first.id, None, 40, 41)
+        assert last.cache
+        assert last.cache.compared
+        parts = last.use
+        whole = parts.system + parts.written + parts.history + parts.recalled + parts.pins + parts.tools
+        assert (whole, parts.free) == (last.tokens, 400 - last.upper_bound)
+        details = await of.sent(last.id)
+        assert sum(one.tokens for one in details.blocks) + parts.tools == last.tokens
+        assert details.blocks[0].text is None  # what the caller wrote
+        assert any("magenta kettle number" in (one.text or "") for one in details.blocks)
+        shown = {id for one in details.blocks for id in one.sources}
+        assert {one.id for one in details.verdicts if one.included} >= shown
+        assert {one.id for one in details.verdicts if not one.included} & set(ids)
+        for word in ("magenta", "zirconium", "kettle", "whistles", "number"):
+            assert word not in await raw(of)
+        with pytest.raises(NotFoundError):
+            await of.sent("nothing")
+        assert await of.at(41).renders() == []
+        assert await (await of.fork()).renders() == []
+
+
+async def test_erasing_a_message_leaves_nothing_of_it(storage: Handle) -> None:
+    async with session(storage, namespace="n") as of, session(storage, name="other", namespace="n") as other:
+        ids = await talk(of)
+        gone = await other.ingest(
+            "user", "Decision: the magenta kettle of Ada whistles in B flat.", actor_id="Ada"
+        )
+        fork = await of.fork(session_id="fork")
+        await render(of, "which magenta kettle whistles?")
+        await render(fork, "which magenta kettle whistles?")
+        prompt = Prompt(OpenAIChat("gpt-4o")).recall(
+            of, "Ada and the decision about B flat", tokens=300, scope="namespace"
+        )
+        shown = (await prompt.user("x").render(budget=800)).seen(gone)
+        assert shown
+        assert len(await of.renders()) == 2
+        before = (await of.sent((await of.renders())[0].id)).blocks
+        assert any("B flat" in (one.text or "") for one in before)
+        await other.erase(gone)  # of another tree: what is kept is its id, and nothing of what it said
+        blocks = (await of.sent((await of.renders())[0].id)).blocks
+        assert all("B flat" not in (one.text or "") for one in blocks)
+        assert "Ada" not in await raw(of)
+        await of.erase(ids[3])
+        assert await raw(of) == await raw(fork) == ""
+        assert await of.renders() == []
+
+
+async def test_a_render_that_was_under_way_when_something_was_erased_is_not_kept(storage: Handle) -> None:
+    async with session(storage) as of:
+        ids = await talk(of)
+        assert of.render_log
+        found = await of.render_log.begin()
+        assert found
+        manifest = (await Prompt(OpenAIChat("gpt-4o")).history(of).render(budget=900)).manifest
+        await of.renders()
+        await of.erase(ids[0])
+        found.add("prompt", lambda: manifest)
+        assert await of.renders() == []
+
+
+async def test_it_is_bounded_by_bytes_and_age_and_can_be_forgotten(
+    storage: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render_log, "ROOM", 6000)
+    small = replace(KEPT, renders=RenderLogConfig(enabled=True, max_bytes=131_072, max_age_seconds=3600))
+    async with session(storage, small) as of:
+        await talk(of)
+        for turn in range(12):
+            await render(of, f"kettle {turn}?")
+            kept = await of.renders()
+        assert 2 <= len(kept) < 12
+        assert [one.created_at for one in kept] == sorted([one.created_at for one in kept], reverse=True)
+
+        class Later(datetime):
+            @classmethod
+            def now(cls, tz: object = None) -> datetime:
+                return datetime.now(UTC) + timedelta(hours=2)
+
+        monkeypatch.setattr(render_log, "datetime", Later)
+        assert await of.renders() == []
+        assert await raw(of) == ""
+        monkeypatch.undo()
+        await render(of, "kettle?")
+        assert len(await of.renders()) == 1
+        await of.forget_renders()
+        assert await of.renders() == []
+
+
+async def test_nothing_is_kept_unless_it_is_asked_for(storage: Handle) -> None:
+    async with session(storage, ACMSConfig()) as of:
+        await talk(of)
+        await render(of, "kettle?")
+        assert await of.renders() == []
+    with pytest.raises(ConfigurationError, match="at most 1048576"):
+        RenderLogConfig(max_bytes=2_000_000)
+    assert ACMSConfig.from_env({"ACMS_RENDERS_ENABLED": "1"}).renders.enabled
