@@ -56,7 +56,17 @@ def test_every_door_has_the_same_verbs(ours: type, theirs: type, without: set[st
         return
     properties = {name for name, _ in inspect.getmembers(theirs, lambda one: isinstance(one, property))}
     kept = {name for name, _ in inspect.getmembers(ours, lambda one: isinstance(one, property))}
-    assert properties - kept <= {"cache", "counter", "effort", "ends_at", "home", "index", "stage", "storage"}
+    assert properties - kept <= {
+        "cache",
+        "counter",
+        "effort",
+        "ends_at",
+        "home",
+        "index",
+        "render_log",
+        "stage",
+        "storage",
+    }
 
 
 def test_a_prompt_without_await(url: str) -> None:
