@@ -556,6 +556,8 @@ class RenderDetails(LoggedRender):
     #: Messages of the render before that are not in this one.
     removed: Sequence[RenderBlock]
     verdicts: Sequence[Verdict]
+    #: How what was left out begins, by id, as the log has it now.
+    previews: Mapping[str, str]
     #: What was done to make it fit: path, strategy, tokens before and after.
     steps: Sequence[Mapping[str, Json]]
     #: What privacy took out, by entry: how often, by kind.

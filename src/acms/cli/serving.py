@@ -7,9 +7,11 @@ import logging
 import signal
 import socket
 import sys
+import webbrowser
 from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -66,6 +68,7 @@ async def serve(
         from uvicorn import Config, Server
     except ImportError:
         raise MissingExtraError("server", "uvicorn") from None
+    from acms.inspector import mounted
     from acms.server import ServerConfig, create_app
     from acms.server.listen import bounded
 
@@ -82,10 +85,58 @@ async def serve(
         found = None
         if reflector is not None:
             found = await stack.enter_async_context(reflecting(reflector, url=url, model=model))
-        made = create_app(store, config, **_engine(renders), reflector=found)
+        made = mounted(create_app(store, config, **_engine(renders), reflector=found))
         grace = int(config.grace_seconds)
         server = Server(Config(made, http=bounded(), timeout_graceful_shutdown=grace, **_UVICORN))
         await _serve(made, server, _listen(host, port), lambda at: _announce(at, wanted, shell.as_json))
+
+
+@command("acms inspect memory.db", namespace=None, waits=False)
+async def inspect(
+    shell: Shell,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="An SQLite file; else the store of --db.")
+    ] = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: a free one.")] = 0,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
+    ] = True,
+) -> None:
+    """Look at a store in your browser: what the model saw, what was left out, and why.
+
+    Nothing is changed: an SQLite file is opened read-only, and the page has no button that writes.
+    """
+    try:
+        from uvicorn import Config, Server
+    except ImportError:
+        raise MissingExtraError("server", "uvicorn") from None
+    from acms.inspector import mounted
+    from acms.server import ServerConfig, create_app
+    from acms.server.listen import bounded
+
+    store = file_url(_there(file)) if file is not None else shell.db or file_url(_there(data_file()))
+    if store.startswith("sqlite:") and "mode=" not in store:
+        store += f"{'&' if '?' in store else '?'}mode=ro"
+    made = create_app(store, ServerConfig(auth="off", works=False), **_engine(False))
+    made = mounted(made, writes=False)
+    server = Server(Config(made, http=bounded(), **_UVICORN))
+
+    def announce(at: tuple[str, int]) -> None:
+        url = f"http://{at[0]}:{at[1]}/"
+        shell.show({"url": url}, lambda: shell.line(f"looking at {store} on {url} (Ctrl-C ends it)"))
+        sys.stdout.flush()
+        if browser:
+            webbrowser.open(url)
+
+    await _serve(made, server, _listen("127.0.0.1", port), announce)
+
+
+def _there(file: Path) -> Path:
+    if not file.is_file():
+        raise ConfigurationError(
+            f"there is no file {str(file)!r}", options=("acms demo --db sqlite:///demo.db makes one",)
+        )
+    return file
 
 
 def _engine(renders: bool) -> dict[str, Any]:
@@ -134,7 +185,7 @@ def _announce(at: tuple[str, int], auth: str, as_json: bool) -> None:
         print(json.dumps({"url": url, "auth": auth}), flush=True)
         return
     who = "nobody needs a key" if auth == "off" else "a key is required"
-    print(clean(f"serving on {url} ({who}; {url}/openapi.json lists what there is)"), flush=True)
+    print(clean(f"serving on {url} ({who}; {url}/ is the inspector, {url}/docs the reference)"), flush=True)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from uuid import uuid4
 from acms.config import RenderLogConfig
 from acms.errors import ConflictError, NotFoundError, StorageReadOnlyError
 from acms.log.encoding import locate, micros, moment
+from acms.log.in_force import preview
 from acms.log.validation import RECORD_BYTES
 from acms.model import Entry, Head, Json, Role, State
 from acms.observability.logging import correlation_id, log, safe_error
@@ -50,6 +51,8 @@ ROW = 40_000
 TRIES = 4
 LONGEST = 1 << 30
 """More characters than an entry has: all of it."""
+PREVIEW = 160
+"""Characters of what was left out that are shown."""
 READ = 60
 """How long a log it is read off the event loop for, in entries' worth of work per row."""
 INSTRUCTING = (Role.SYSTEM, Role.DEVELOPER)
@@ -222,10 +225,14 @@ class RenderLog:
         place = _place(rows, id)
         row, earlier = rows[place], _before(rows, place)
         found, was = _unpacked(row), None if earlier is None else _unpacked(earlier)
-        ids = dict.fromkeys([*found.manifest.entries, *(() if was is None else was.manifest.entries)])
+        verdicts = list(ledger(lambda: found.manifest).candidates.values())
+        left = [one.id for one in verdicts if not one.included and one.version]
+        ids = dict.fromkeys([*found.manifest.entries, *left, *(() if was is None else was.manifest.entries)])
         entries = [one for one in await self._storage.get(list(ids)) if one is not None]
         told = {one.id: one for one in stage.entries([one for one in entries if one.state is State.LIVE])}
-        return await off_loop(partial(_detailed, found, was, told), READ * 4)
+        previews = {id: preview(told[id].content, PREVIEW) for id in left if id in told}
+        more = {"verdicts": verdicts, "previews": previews}
+        return await off_loop(partial(_detailed, found, was, told, more), READ * 4)
 
     async def _rows(self) -> list[_Row]:
         """Return the rows that are young enough, newest first; what is too old is deleted on the way."""
@@ -482,7 +489,9 @@ def _use(manifest: Manifest) -> Use:
     return Use(**{name: found[name] for name in found if name in known}, tools=frame, free=free)
 
 
-def _detailed(one: _Kept, was: _Kept | None, told: Mapping[str, Entry]) -> RenderDetails:
+def _detailed(
+    one: _Kept, was: _Kept | None, told: Mapping[str, Entry], more: Mapping[str, Any]
+) -> RenderDetails:
     old = [] if was is None else [sent.hash for sent in was.manifest.messages]
     new = [sent.hash for sent in one.manifest.messages]
     shared = next(
@@ -497,9 +506,9 @@ def _detailed(one: _Kept, was: _Kept | None, told: Mapping[str, Entry]) -> Rende
     now = frozenset(new)
     return RenderDetails(
         **_summary(one, was),
+        **more,
         blocks=blocks,
         removed=[_block(sent, at, "removed", told) for at, sent in gone if sent.hash not in now],
-        verdicts=list(ledger(lambda: one.manifest).candidates.values()),
         steps=[one._asdict() for one in one.manifest.steps],
         redactions={one.entry: dict(one.kinds) for one in one.manifest.redactions},
     )

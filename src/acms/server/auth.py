@@ -48,8 +48,8 @@ class Gate:
     def visit(self, method: str, headers: Mapping[str, str]) -> Sequence[tuple[bytes, bytes]]:
         """Check by which name and from which page the service is called; return header fields for the answer.
 
-        `PermissionDeniedError` for a name that is not its own, and for a page that is not listed: such a one may send
-        reads, which its browser does not show to it.
+        `PermissionDeniedError` for a name that is not its own, and for a page that is neither its own nor listed: such
+        a one may send reads, which its browser does not show to it.
         """
         if self._hosts and _bare(_host(headers.get("host", ""))) not in self._hosts:
             raise PermissionDeniedError(
@@ -60,7 +60,7 @@ class Gate:
         if origin is None:
             return ()
         if origin not in self._origins:
-            if method in _READS:
+            if method in _READS or _own(origin, headers.get("host", "")):
                 return ()
             raise PermissionDeniedError(
                 "this web page may not use the service",
@@ -98,6 +98,11 @@ def _wait(buckets: Buckets, name: str, whose: str) -> None:
     seconds = buckets.take(name)
     if seconds:
         raise RateLimitError(f"too many requests {whose}: wait {seconds:.1f} seconds", retry_after=seconds)
+
+
+def _own(origin: str, host: str) -> bool:
+    """Return whether a page was served under the name by which it calls: then it is one of the service's own."""
+    return bool(host) and origin.partition("://")[2] == host
 
 
 def _host(given: str) -> str:

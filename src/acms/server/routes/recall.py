@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from acms.errors import ValidationError
+from acms.errors import EntryNotFoundError, ValidationError
 from acms.nouns import WHEN_GIVEN
 from acms.results import Band, Certainty, ContextItem, ContextItems, Verdict
 from acms.server.config import Limits
@@ -57,6 +58,8 @@ class RecallBody(Body):
     at_tag: str | None = None
     #: Say of every candidate why it is shown or not.
     why: bool = False
+    #: Ids of entries of which that is to be said besides, whatever hid them.
+    about: Annotated[list[str], Field(max_length=100, default_factory=list[str])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +83,7 @@ class Recalled:
     warnings: tuple[str, ...]
     #: Candidates that are not shown.
     omitted: int
-    #: With `why` only: best first.
+    #: With `why` or `about` only: best first, and then those that were asked about.
     verdicts: list[Verdict] | None = field(default=None, metadata=WHEN_GIVEN)
     certainty: Certainty | None = field(default=None, metadata=WHEN_GIVEN)
 
@@ -91,14 +94,20 @@ def within(budget: int | None, limits: Limits, field: str) -> None:
         raise ValidationError(f"must be at most {limits.tokens}", field=field)
 
 
-def verdicts(found: ContextItems) -> list[Verdict]:
-    """Return why each candidate is shown or not, best first."""
-    return sorted(
-        found.ledger.candidates.values(), key=lambda one: (not one.included, -one.score, one.version)
-    )
+def verdicts(found: ContextItems, *, why: bool = True, about: Sequence[str] = ()) -> list[Verdict]:
+    """Return why each candidate is shown or not, best first, and the same of other entries that the ledger knows."""
+    candidates = found.ledger.candidates
+    listed = sorted(candidates.values(), key=lambda one: (not one.included, -one.score, one.version))
+    asked: list[Verdict] = []
+    for id in about:
+        if not why or id not in candidates:
+            with suppress(EntryNotFoundError):
+                asked.append(found.ledger.why(id))
+    return [*(listed if why else ()), *asked]
 
 
-def _recalled(found: ContextItems, *, why: bool) -> Recalled:
+def _recalled(found: ContextItems, body: RecallBody) -> Recalled:
+    why = body.why
     return Recalled(
         items=found,
         tokens=found.tokens,
@@ -110,7 +119,7 @@ def _recalled(found: ContextItems, *, why: bool) -> Recalled:
         tier=found.tier,
         warnings=found.ledger.warnings,
         omitted=found.ledger.omitted,
-        verdicts=verdicts(found) if why else None,
+        verdicts=verdicts(found, why=why, about=body.about) if why or body.about else None,
         certainty=found.ledger.certainty if why else None,
     )
 
@@ -150,7 +159,7 @@ async def recall(call: Call[None, RecallBody]) -> Reply:
         include_superseded=body.include_superseded,
         relevant_only=body.relevant_only,
     )
-    return show(_recalled(found, why=body.why))
+    return show(_recalled(found, body))
 
 
 class ChatBody(Body):
