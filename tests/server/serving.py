@@ -88,14 +88,21 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def serving(
-    url: str, config: ServerConfig = OPEN, *, headers: Any = None, **given: Any
+    url: str,
+    config: ServerConfig = OPEN,
+    *,
+    headers: Any = None,
+    around: Callable[[App], App] = lambda app: app,
+    **given: Any,
 ) -> Generator[Service]:
     """Serve a store on a free port until the block ends; `given` are the engine, the embedder… of `create_app`.
+
+    `around` may mount something beside the API.
 
     Unless an engine is given, episodes end only by hand and what fails is tried again at once.
     """
     given.setdefault("engine", ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT))
-    app = create_app(url, config, **given)
+    app = around(create_app(url, config, **given))
     listening = socket.socket(
         socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
     )  # asyncio sends at once on these

@@ -23,7 +23,14 @@ _PACKAGES = {
     "usr/bin/redis-server": ("redis-server", "redis-tools"),  # the first is a link to a file of the second
     "usr/sbin/pgbouncer": ("pgbouncer",),
     "usr/lib/postgresql/15/bin/postgres": ("postgresql-15", "postgresql-client-15"),
+    "usr/lib/chromium/chromium": ("chromium", "chromium-common", "fonts-dejavu-core"),
 }
+_LIBRARIES = (
+    "usr/lib/*-linux-gnu*",
+    "usr/lib/*-linux-gnu*/nss",
+    "usr/lib/*-linux-gnu*/pulseaudio",
+    "lib/*-linux-gnu*",
+)
 # Large, and loaded only by what we do not use (the JIT compiler of PostgreSQL).
 _WITHOUT = {"libllvm14"}
 
@@ -43,9 +50,7 @@ def program(place: str, folder: Path) -> tuple[Path, dict[str, str]]:
     if is_root():
         link_tree(root, folder / "debian")
         root = folder / "debian"
-    libraries = [
-        str(path) for pattern in ("usr/lib/*-linux-gnu*", "lib/*-linux-gnu*") for path in root.glob(pattern)
-    ]
+    libraries = [str(path) for pattern in _LIBRARIES for path in root.glob(pattern)]
     return root / place, {"LD_LIBRARY_PATH": os.pathsep.join(libraries)}
 
 
