@@ -47,7 +47,10 @@ async def raw(of: ACMS) -> str:
     for name in ("renders", *(f"renders:{slot}" for slot in range(15))):
         record = await storage.record(context, name)
         for row in () if record is None else record.data.get("rows", ()):
-            found += [json.dumps(list(row[:4])), zlib.decompress(b64decode(row[4])).decode()]
+            found += [
+                json.dumps(list(row[:4])),
+                *(zlib.decompress(b64decode(one)).decode() for one in row[4:6]),
+            ]
     return "\n".join(found)
 
 

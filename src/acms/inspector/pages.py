@@ -34,6 +34,8 @@ Handler = Callable[["Visit"], Awaitable[Response]]
 ROWS = 80
 """Entries of a log that are loaded at a time."""
 RENDERS = 50
+SHOWN = 25
+"""Of what a recall left out: how many are read, to say how they begin."""
 FORM_BYTES = 65_536
 TABS = ("timeline", "sent", "diff", "ask", "facts", "jobs", "cost", "forks")
 HEADERS = {
@@ -347,7 +349,7 @@ async def ask(visit: Visit) -> Response:
                 }
             )
     previews = await _previews(
-        visit, shown["here"], [one["id"] for side in sides for one in side["left"][:40]], about
+        visit, shown["here"], [one["id"] for side in sides for one in side["left"][:SHOWN]], about
     )
     form = {"query": query, "budget": budget, "at": at, "budget2": budget2 or "", "at2": visit.asked("at2")}
     return await visit.page("ask.html", **shown, sides=sides, form=form, about=about, previews=previews)
@@ -388,7 +390,7 @@ async def jobs(visit: Visit) -> Response:
     listed, compactions, episodes = await together(
         visit.api.get("/jobs", contextId=visit.context, limit=100),
         visit.api.get(f"{shown['here']}/compactions", limit=100),
-        visit.api.get(f"{shown['here']}/episodes", limit=200),
+        visit.api.get(f"{shown['here']}/episodes", limit=50, cursor=max(0, shown["stats"]["episodes"] - 50)),
     )
     more = {"jobs": listed["data"], "compactions": compactions["data"], "episodes": episodes["data"][::-1]}
     return await visit.page("jobs.html", **shown, **more)

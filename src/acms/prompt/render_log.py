@@ -16,9 +16,9 @@ from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
@@ -69,15 +69,10 @@ class _Row(NamedTuple):
     request: str
     kind: KindOf
     at: int
-    manifest: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    """A row that was read."""
-
-    row: _Row
-    manifest: Manifest
+    #: The manifest without candidates, the candidates, and how many of them were left out: a list needs no candidates.
+    outline: str
+    candidates: str
+    rejected: int
 
 
 class RenderLog:
@@ -224,15 +219,15 @@ class RenderLog:
         rows = await self._rows()
         place = _place(rows, id)
         row, earlier = rows[place], _before(rows, place)
-        found, was = _unpacked(row), None if earlier is None else _unpacked(earlier)
-        verdicts = list(ledger(lambda: found.manifest).candidates.values())
+        found, was = _whole(row), None if earlier is None else _read(earlier.outline)
+        verdicts = list(ledger(lambda: found).candidates.values())
         left = [one.id for one in verdicts if not one.included and one.version]
-        ids = dict.fromkeys([*found.manifest.entries, *left, *(() if was is None else was.manifest.entries)])
+        ids = dict.fromkeys([*found.entries, *left, *(() if was is None else was.entries)])
         entries = [one for one in await self._storage.get(list(ids)) if one is not None]
         told = {one.id: one for one in stage.entries([one for one in entries if one.state is State.LIVE])}
         previews = {id: preview(told[id].content, PREVIEW) for id in left if id in told}
         more = {"verdicts": verdicts, "previews": previews}
-        return await off_loop(partial(_detailed, found, was, told, more), READ * 4)
+        return await off_loop(partial(_detailed, rows, place, told, more), READ * 4)
 
     async def _rows(self) -> list[_Row]:
         """Return the rows that are young enough, newest first; what is too old is deleted on the way."""
@@ -350,21 +345,32 @@ def _packed(
     bare = bared(manifest(), own)
     if not bare.reads:
         bare = replace(bare, reads=(Read(head.context, head.version),))
+    outline = _written(replace(bare, candidates=()))
+    chosen = sorted(bare.candidates, key=lambda one: (not one.included, -one.score))
+    rejected = sum([not one.included for one in chosen])
+    nothing = Manifest(codec=bare.codec, model=bare.model, tokens=0, upper_bound=0)
     while True:
-        written = b64encode(zlib.compress(canonical(bare.to_json()).encode(), 1)).decode()
-        if len(written) <= ROW or not bare.candidates:
-            return _Row(uuid4().hex[:16], request, kind, at, written)
-        kept = sorted(bare.candidates, key=lambda one: (not one.included, -one.score))
-        bare = replace(bare, candidates=tuple(kept[: len(kept) // 2]))
+        candidates = _written(replace(nothing, candidates=tuple(chosen)))
+        if len(outline) + len(candidates) <= ROW or not chosen:
+            return _Row(uuid4().hex[:16], request, kind, at, outline, candidates, rejected)
+        chosen = chosen[: len(chosen) // 2]
+
+
+def _written(manifest: Manifest) -> str:
+    return b64encode(zlib.compress(canonical(manifest.to_json()).encode(), 1)).decode()
+
+
+@lru_cache(maxsize=256)
+def _read(written: str) -> Manifest:
+    return Manifest.from_json(json.loads(zlib.decompress(b64decode(written))))
 
 
 def _size(row: Sequence[Any]) -> int:
     return 120 + sum([len(str(one)) for one in row])
 
 
-def _unpacked(row: _Row) -> _Kept:
-    written = json.loads(zlib.decompress(b64decode(row.manifest)))
-    return _Kept(row=row, manifest=Manifest.from_json(written))
+def _whole(row: _Row) -> Manifest:
+    return replace(_read(row.outline), candidates=_read(row.candidates).candidates)
 
 
 def bared(manifest: Manifest, own: AbstractSet[str]) -> Manifest:
@@ -417,23 +423,13 @@ def _before(rows: Sequence[_Row], place: int) -> _Row | None:
 
 
 def _listed(rows: Sequence[_Row], start: int, limit: int) -> list[LoggedRender]:
-    read: dict[str, _Kept] = {}
-
-    def of(row: _Row) -> _Kept:
-        if row.id not in read:
-            read[row.id] = _unpacked(row)
-        return read[row.id]
-
-    found: list[LoggedRender] = []
-    for place in range(start, min(len(rows), start + limit)):
-        earlier = _before(rows, place)
-        found.append(LoggedRender(**_summary(of(rows[place]), None if earlier is None else of(earlier))))
-    return found
+    return [LoggedRender(**_summary(rows, place)) for place in range(start, min(len(rows), start + limit))]
 
 
-def _summary(one: _Kept, was: _Kept | None) -> dict[str, Any]:
-    row, manifest = one.row, one.manifest
-    cache, price = _cache(row.kind, manifest, None if was is None else was.manifest)
+def _summary(rows: Sequence[_Row], place: int) -> dict[str, Any]:
+    row, earlier = rows[place], _before(rows, place)
+    manifest = _read(row.outline)
+    cache, price = _cache(row.kind, manifest, None if earlier is None else _read(earlier.outline))
     return {
         "id": row.id,
         "request_id": row.request,
@@ -446,13 +442,12 @@ def _summary(one: _Kept, was: _Kept | None) -> dict[str, Any]:
         "tokens": manifest.tokens,
         "upper_bound": manifest.upper_bound,
         "messages": len(manifest.messages),
-        "left_out": sum([not one.included for one in manifest.candidates])
-        + sum([len(one.ids) for one in manifest.left if one.gone]),
+        "left_out": row.rejected + sum([len(one.ids) for one in manifest.left if one.gone]),
         "use": _use(manifest),
         "cache": cache,
         "paid": round(manifest.tokens if cache is None else cache.paid()),
         "lost": price,
-        "previous": None if was is None else was.row.id,
+        "previous": None if earlier is None else earlier.id,
     }
 
 
@@ -490,27 +485,26 @@ def _use(manifest: Manifest) -> Use:
 
 
 def _detailed(
-    one: _Kept, was: _Kept | None, told: Mapping[str, Entry], more: Mapping[str, Any]
+    rows: Sequence[_Row], place: int, told: Mapping[str, Entry], more: Mapping[str, Any]
 ) -> RenderDetails:
-    old = [] if was is None else [sent.hash for sent in was.manifest.messages]
-    new = [sent.hash for sent in one.manifest.messages]
-    shared = next(
-        (at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new))
-    )
-    known = frozenset(old)
+    earlier = _before(rows, place)
+    manifest = _read(rows[place].outline)
+    was = () if earlier is None else _read(earlier.outline).messages
+    old, new = [sent.hash for sent in was], [sent.hash for sent in manifest.messages]
+    both = zip(old, new, strict=False)
+    shared = next((at for at, (a, b) in enumerate(both) if a != b), min(len(old), len(new)))
+    known, now = frozenset(old), frozenset(new)
     blocks = [
         _block(sent, at, "same" if at < shared else "moved" if sent.hash in known else "added", told)
-        for at, sent in enumerate(one.manifest.messages)
+        for at, sent in enumerate(manifest.messages)
     ]
-    gone = () if was is None else enumerate(was.manifest.messages)
-    now = frozenset(new)
     return RenderDetails(
-        **_summary(one, was),
+        **_summary(rows, place),
         **more,
         blocks=blocks,
-        removed=[_block(sent, at, "removed", told) for at, sent in gone if sent.hash not in now],
-        steps=[one._asdict() for one in one.manifest.steps],
-        redactions={one.entry: dict(one.kinds) for one in one.manifest.redactions},
+        removed=[_block(sent, at, "removed", told) for at, sent in enumerate(was) if sent.hash not in now],
+        steps=[one._asdict() for one in manifest.steps],
+        redactions={one.entry: dict(one.kinds) for one in manifest.redactions},
     )
 
 
