@@ -121,9 +121,10 @@ async def inspect(
         bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
     ] = True,
 ) -> None:
-    """Look at a store in your browser: what the model saw, what was left out, and why.
+    """Look at a store in your browser, read-only.
 
-    Nothing is changed: an SQLite file is opened read-only, and the page has no button that writes.
+    What the model saw, what was left out and why, what broke the cache, facts, jobs, forks. An SQLite file is opened
+    read-only, and the page has no button that writes.
     """
     try:
         from uvicorn import Config, Server

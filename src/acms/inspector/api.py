@@ -49,7 +49,7 @@ class API:
     async def get(self, path: str, **query: object) -> Any:
         """Return what an operation answers; arguments that are None or "" are left out."""
         given = {name: value for name, value in query.items() if value is not None and value != ""}
-        return await self._ask("GET", path, urlencode({name: _said(value) for name, value in given.items()}))
+        return await self._ask("GET", path, urlencode({name: _text(value) for name, value in given.items()}))
 
     async def post(self, path: str, body: Mapping[str, Json] | None = None, *, method: str = "POST") -> Any:
         """Send a body and return what is answered."""
@@ -90,5 +90,5 @@ class API:
         return found
 
 
-def _said(value: object) -> str:
+def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -121,8 +121,10 @@ class Inspector:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters |= {"time": _time, "pct": _percent, "place": views.place, "ticks": _ticks}
-        self._templates.globals |= {"advice": views.advice, "url_of": path, "version": __version__}
+        filters: dict[str, Any] = {"time": _time, "pct": _percent, "place": views.place, "ticks": _ticks}
+        self._templates.filters.update(filters)
+        known: dict[str, Any] = {"advice": views.advice, "url_of": path, "version": __version__}
+        self._templates.globals.update(known)
         session = "/s/{context}"
         pages: list[tuple[str, Handler, str]] = [
             ("/", sessions, "GET"),
@@ -370,7 +372,7 @@ async def _previews(visit: Visit, here: str, ids: list[str], about: str) -> dict
         except Refused:
             return ""
 
-    wanted = list(dict.fromkeys([*([about] if about else []), *ids]))
+    wanted: list[str] = list(dict.fromkeys([about, *ids] if about else ids))
     return dict(zip(wanted, await together(*map(one, wanted)), strict=True))
 
 
@@ -405,7 +407,7 @@ async def cost(visit: Visit) -> Response:
     )
     renders = listed["data"]
     parts = {name: sum(max(0, one["use"][name]) for one in renders) for name in charts.PARTS}
-    more = {
+    more: dict[str, Any] = {
         "renders": renders,
         "bars": charts.costs(renders, 1000, 200),
         "parts_of": parts,

@@ -65,7 +65,9 @@ def named(context: Found) -> str:
 def rows(history: Iterable[Found], messages: Iterable[Found]) -> list[dict[str, Any]]:
     """Return a stretch of a log, newest first, tool calls with their answers folded in and episodes marked."""
     told = {one["id"]: one for one in messages}
-    found = [{**entry, "message": told.get(entry["id"]), "answers": []} for entry in history]
+    found: list[dict[str, Any]] = [
+        {**entry, "message": told.get(entry["id"]), "answers": []} for entry in history
+    ]
     calls: dict[str, dict[str, Any]] = {}
     kept: list[dict[str, Any]] = []
     for row in found:
