@@ -161,23 +161,6 @@ class RenderLogConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RenderLogConfig:
-    """Whether a session notes what it really sent, without any text, and for how long: see `View.renders`."""
-
-    enabled: bool = False
-    #: Seconds after which a render is no longer shown; the next look at the log or render deletes it.
-    max_age_seconds: float = 7 * 24 * 3600
-    #: Bytes that the renders of one session may take; the oldest go first. From 131,072 to 1,048,576.
-    max_bytes: int = 512 * 1024
-
-    def __post_init__(self) -> None:
-        _positive(self.max_age_seconds, "renders.max_age_seconds")
-        _positive(self.max_bytes, "renders.max_bytes", 131_072)
-        if self.max_bytes > 1_048_576:
-            raise ConfigurationError(f"renders.max_bytes is at most 1048576, was {self.max_bytes}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RetryConfig:
     """How a call that failed for a passing reason, with nothing stored, is tried again."""
 
