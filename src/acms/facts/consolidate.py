@@ -526,10 +526,10 @@ def _sources(
     if not cited or any(map(says, cited)):
         return cited or tuple(read), []
     least = trust.RANK[trust.lowest(map(trust.of, cited))]
-    sources = tuple(
-        [one for one in read if one in cited or (trust.RANK[trust.of(one)] < least and says(one))]
-    )
-    return sources, [fact.trust for fact in facts if value and proposal.content and fold(fact.value) == value]
+    sources = [one for one in read if one in cited or (trust.RANK[trust.of(one)] < least and says(one))]
+    return tuple(sources), [
+        fact.trust for fact in facts if value and proposal.content and fold(fact.value) == value
+    ]
 
 
 def period(said: Proposal | Fact) -> Period:
@@ -557,7 +557,7 @@ def _missing(proposal: Proposal) -> str:
 
 def _safe(said: Origin, by: Origin) -> bool:
     """Whether what was said is protected: what tools and pages say ends nothing that people said (decision 26)."""
-    return trust.said(said) and not trust.said(by)
+    return trust.protected(said) and not trust.protected(by)
 
 
 def _rival(change: _Change, earlier: Sequence[_Change]) -> _Change | None:
@@ -670,9 +670,9 @@ def _decide_kept(changes: Sequence[_Change], book: _Book) -> None:
 def _limited(changes: Sequence[_Change], most: int, book: _Book) -> list[_Change]:
     """Leave out what one answer adds beyond a number: what tools and pages say first, then the last."""
     adding = [change for change in changes if change.proposal.action != "remove" and not change.ends]
-    adding.sort(key=lambda change: not trust.said(change.trust))
-    beyond = {change.index for change in adding[most:]}
-    for index in sorted(beyond):
+    adding.sort(key=lambda change: not trust.protected(change.trust))
+    beyond = sorted(change.index for change in adding[most:])
+    for index in beyond:
         book.decide(index, "over_limit", f"one answer may add {most} facts")
     return [change for change in changes if change.index not in beyond]
 
@@ -700,7 +700,7 @@ def _drafts(
         data: dict[str, Json] = {"reason": "removed"} if removing else _data(change)
         if change.sources:
             data[SAID] = _utc(change.said).isoformat()
-        marks = not removing and proposal.fact_type in _MARKERS and trust.said(change.trust)
+        marks = not removing and proposal.fact_type in _MARKERS and trust.protected(change.trust)
         if demotes:
             data["demotes"] = [[id, [list(span) for span in good]] for id, good in demotes.items()]
         draft = Draft(
@@ -783,8 +783,8 @@ def _archive(
         return []
 
     def worth(fact: Fact) -> tuple[bool, bool, float, int]:
-        said, limits = trust.said(fact.trust), fact.fact_type == MarkerType.CONSTRAINT.value
-        return said, said and limits, fact.confidence, fact.version
+        kept = trust.protected(fact.trust)
+        return kept, kept and fact.fact_type == MarkerType.CONSTRAINT, fact.confidence, fact.version
 
     left.sort(key=worth)
     places = _places(left[:much], chain=True)
