@@ -513,8 +513,7 @@ def _sources(
 
     A model can be told what to cite: where nothing cited says it, what is less believed and does is a source too.
     """
-    wanted = set(proposal.sources)
-    cited = tuple(entry for entry in read if entry.version in wanted)
+    cited = tuple(entry for entry in read if entry.version in proposal.sources)
     about = named if named is not None and not proposal.content else proposal
     value = fold(about.value)
 
