@@ -461,8 +461,7 @@ def _sources(
 
     A model can be told what to cite: where nothing cited says it, what is less believed and does is a source too.
     """
-    wanted = set(proposal.sources)
-    cited = tuple(entry for entry in read if entry.version in wanted)
+    cited = tuple(entry for entry in read if entry.version in proposal.sources)
     about = named if named is not None and not proposal.content else proposal
     value = fold(about.value)
 
@@ -474,10 +473,10 @@ def _sources(
     if not cited or any(map(says, cited)):
         return cited or tuple(read), []
     least = trust.RANK[trust.lowest(map(trust.of, cited))]
-    sources = tuple(
-        [one for one in read if one in cited or (trust.RANK[trust.of(one)] < least and says(one))]
-    )
-    return sources, [fact.trust for fact in facts if value and proposal.content and fold(fact.value) == value]
+    sources = [one for one in read if one in cited or (trust.RANK[trust.of(one)] < least and says(one))]
+    return tuple(sources), [
+        fact.trust for fact in facts if value and proposal.content and fold(fact.value) == value
+    ]
 
 
 def period(said: Proposal | Fact) -> Period:
@@ -505,7 +504,7 @@ def _missing(proposal: Proposal) -> str:
 
 def _safe(said: Origin, by: Origin) -> bool:
     """Whether what was said is protected: what tools and pages say ends nothing that people said (decision 26)."""
-    return trust.said(said) and not trust.said(by)
+    return trust.protected(said) and not trust.protected(by)
 
 
 def _rival(change: _Change, earlier: Sequence[_Change]) -> _Change | None:
@@ -622,9 +621,9 @@ def _decide_kept(changes: Sequence[_Change], book: _Book) -> None:
 def _limited(changes: Sequence[_Change], most: int, book: _Book) -> list[_Change]:
     """Leave out what one answer adds beyond a number: what tools and pages say first, then the last."""
     adding = [change for change in changes if change.proposal.action != "remove" and not change.ends]
-    adding.sort(key=lambda change: not trust.said(change.trust))
-    beyond = {change.index for change in adding[most:]}
-    for index in sorted(beyond):
+    adding.sort(key=lambda change: not trust.protected(change.trust))
+    beyond = sorted(change.index for change in adding[most:])
+    for index in beyond:
         book.decide(index, "over_limit", f"one answer may add {most} facts")
     return [change for change in changes if change.index not in beyond]
 
@@ -651,8 +650,13 @@ def _drafts(
         demotes = told.demoted(ends, None if removing else proposal, change.sources)
         data: dict[str, Json] = {"reason": "removed"} if removing else _data(change)
         if change.sources:
+<<<<<<< HEAD
             data[SAID] = utc(change.said).isoformat()
         marks = not removing and proposal.fact_type in _MARKERS and trust.said(change.trust)
+=======
+            data[SAID] = _utc(change.said).isoformat()
+        marks = not removing and proposal.fact_type in _MARKERS and trust.protected(change.trust)
+>>>>>>> h-trust15
         if demotes:
             data["demotes"] = [[id, [list(span) for span in good]] for id, good in demotes.items()]
         draft = Draft(
@@ -749,8 +753,8 @@ def _archive(
         return []
 
     def worth(fact: Fact) -> tuple[bool, bool, float, int]:
-        said, limits = trust.said(fact.trust), fact.fact_type == MarkerType.CONSTRAINT.value
-        return said, said and limits, fact.confidence, fact.version
+        kept = trust.protected(fact.trust)
+        return kept, kept and fact.fact_type == MarkerType.CONSTRAINT, fact.confidence, fact.version
 
     left.sort(key=worth)
     places = _places(left[:much], chain=True)

@@ -30,8 +30,8 @@ def lowest(classes: Iterable[Origin], *, default: Origin = Origin.EXTERNAL) -> O
     return min(classes, key=RANK.__getitem__, default=default)
 
 
-def said(origin: Origin) -> bool:
-    """Whether a class is that of somebody who takes part: the application, the user or the assistant."""
+def protected(origin: Origin) -> bool:
+    """Whether what a class says ends by nothing that tools or pages say: the application, the user, the assistant."""
     return RANK[origin] >= RANK[Origin.ASSISTANT]
 
 
