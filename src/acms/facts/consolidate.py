@@ -650,13 +650,8 @@ def _drafts(
         demotes = told.demoted(ends, None if removing else proposal, change.sources)
         data: dict[str, Json] = {"reason": "removed"} if removing else _data(change)
         if change.sources:
-<<<<<<< HEAD
             data[SAID] = utc(change.said).isoformat()
-        marks = not removing and proposal.fact_type in _MARKERS and trust.said(change.trust)
-=======
-            data[SAID] = _utc(change.said).isoformat()
         marks = not removing and proposal.fact_type in _MARKERS and trust.protected(change.trust)
->>>>>>> h-trust15
         if demotes:
             data["demotes"] = [[id, [list(span) for span in good]] for id, good in demotes.items()]
         draft = Draft(
