@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
@@ -31,6 +32,50 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 # A test that ranks by meaning names its embedder; all others rank by words, also in processes they start.
 os.environ["ACMS_EMBEDDER"] = "none"
 os.environ.pop("COLUMNS", None)  # workers of a parallel run have a terminal's; a pipe has none
+
+
+STORES = ("sqlite", "postgres", "memory")
+"""Stores that promise the same, which tests/storage holds them to."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Say on how many stores a test runs that holds on each."""
+    parser.addoption(
+        "--stores", choices=("one", "every"), default="one",
+        help="What holds on every store is tried on one of them, SQLite or PostgreSQL, or on every one.",
+    )  # fmt: skip
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave each test that holds on every store to one of them, which its name decides; not those of tests/storage."""
+    if config.getoption("stores") == "every" or any("::" in argument for argument in config.args):
+        return
+    stores: dict[str, list[str]] = {}
+    for item in items:
+        if found := _store(item):
+            stores.setdefault(found[0], []).append(found[1])
+    left = [
+        item for item in items if (found := _store(item)) and found[1] != _chosen(found[0], stores[found[0]])
+    ]
+    config.hook.pytest_deselected(items=left)
+    gone = set(map(id, left))
+    items[:] = [item for item in items if id(item) not in gone]
+
+
+def _store(item: pytest.Item) -> tuple[str, str] | None:
+    """Return the name of a test without its store, and the store; None where it has none or is about stores."""
+    folder, _, name = item.nodeid.partition("[")
+    named = [one for one in name.rstrip("]").split("-") if one in STORES]
+    if folder.startswith(("tests/storage/", "tests/faults/")) or len(named) != 1:
+        return None
+    return f"{folder}[{name.replace(named[0], chr(42), 1)}", named[0]
+
+
+def _chosen(name: str, stores: list[str]) -> str:
+    """Return the store a test is left to: of those that outlive a process, if there are any."""
+    lasting = sorted(one for one in stores if one != "memory") or stores
+    return lasting[crc32(name.encode()) % len(lasting)]
 
 
 def pytest_collection_finish() -> None:

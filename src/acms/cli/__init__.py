@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 from acms.errors import MissingExtraError
@@ -35,4 +36,8 @@ def main() -> None:
     del rich, typer
     from acms.cli.loading import load
 
-    load(sys.argv[1:])(prog_name="acms")
+    words = sys.argv
+    if "_ACMS_COMPLETE" in os.environ:  # a shell completes the last of these
+        place = os.environ.get("COMP_CWORD", "")
+        words = os.environ.get("COMP_WORDS", "").split()[: int(place) if place.isdecimal() else 0]
+    load(words[1:])(prog_name="acms")
