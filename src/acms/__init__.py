@@ -104,6 +104,7 @@ from acms.ports import (
     TokenCounter,
     Turn,
 )
+from acms.prompt_types import LoggedRender, RenderBlock, RenderDetails
 from acms.providers.tokens import BPETokenCounter, EstimatingTokenCounter, HeuristicTokenCounter
 from acms.results import (
     Band,
@@ -120,12 +121,9 @@ from acms.results import (
     HistoryEntry,
     HistoryPage,
     Ledger,
-    LoggedRender,
     Lost,
     MessageReceipt,
     Remaining,
-    RenderBlock,
-    RenderDetails,
     SessionStats,
     Synced,
     Tree,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
 from acms.model import Json, Part, Privacy, Role, Text
+from acms.results import Verdict
 
 __all__ = [
     "CacheMark",
@@ -19,9 +21,12 @@ __all__ = [
     "Count",
     "Diagnosis",
     "Exactness",
+    "LoggedRender",
     "Outcome",
     "PromptMessage",
     "Redacted",
+    "RenderBlock",
+    "RenderDetails",
     "ServerEdit",
     "Tool",
     "Usage",
@@ -243,3 +248,71 @@ class Redacted(NamedTuple):
     mode: Privacy
     #: How often what was taken out, by kind.
     kinds: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRender:
+    """A request that was really sent, as the log of renders keeps it: numbers and ids, no text."""
+
+    id: str
+    #: The request id of the service, or the correlation id of the call; "" without one.
+    request_id: str
+    kind: Literal[prompt, messages, acs]
+    created_at: datetime
+    #: Version of the log that was read.
+    version: int
+    codec: str
+    model: str
+    budget: int | None
+    #: The codec's count of the whole request, and what the budget was compared with.
+    tokens: int
+    upper_bound: int
+    messages: int
+    #: Candidates and messages that are not in it.
+    left_out: int
+    use: Use
+    #: What the provider could read from its cache after the render before it; None where nothing is cached.
+    cache: CachePrediction | None
+    #: What it costs in tokens of uncached input, and how much of that only because the cache broke.
+    paid: int
+    lost: int
+    #: Id of the render it is compared with: the one of the same kind before it.
+    previous: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderBlock:
+    """One message of a request that was sent."""
+
+    #: Its place in the request, from 0.
+    place: int
+    role: Role
+    #: As `Use` names it: "system", "written", "history", "recalled", "pins".
+    part: str
+    path: str
+    tokens: int
+    rendition: str
+    #: Entries whose text it shows, and the versions of the first and last of them; 0 for what the caller wrote.
+    sources: tuple[str, ...]
+    first: int
+    last: int
+    #: Against the render before: "same" up to the first change, then "moved" or "added"; "removed" of the other one.
+    change: str
+    #: What the log says there now; None for what the caller wrote, which is not kept, and for what is gone.
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderDetails(LoggedRender):
+    """A request that was sent, with its messages, why each is in it, and what was left out."""
+
+    blocks: Sequence[RenderBlock]
+    #: Messages of the render before that are not in this one.
+    removed: Sequence[RenderBlock]
+    verdicts: Sequence[Verdict]
+    #: How what was left out begins, by id, as the log has it now.
+    previews: Mapping[str, str]
+    #: What was done to make it fit: path, strategy, tokens before and after.
+    steps: Sequence[Mapping[str, Json]]
+    #: What privacy took out, by entry: how often, by kind.
+    redactions: Mapping[str, Mapping[str, int]]

@@ -20,6 +20,7 @@ from acms.observability.operations import traced
 from acms.ports import StorageBackend, TokenCounter
 from acms.privacy.stage import Stage
 from acms.prompt.prefix_window import gather_epoch
+from acms.prompt_types import LoggedRender, RenderDetails
 from acms.recall import pipeline, request
 from acms.results import (
     Branch,
@@ -30,8 +31,6 @@ from acms.results import (
     Episode,
     HistoryEntry,
     HistoryPage,
-    LoggedRender,
-    RenderDetails,
     SessionStats,
     Tree,
 )

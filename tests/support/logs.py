@@ -19,6 +19,9 @@ CONTEXT = "c_0123456789abcdef"
 NONCE = "0a1b2c"
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
 
+INSTRUCTING = (Role.SYSTEM, Role.DEVELOPER)
+"""Roles of what the application says."""
+
 _DRAFT = tuple(field.name for field in fields(Draft))
 
 
@@ -27,6 +30,7 @@ def entry(version: int, content: str = "", **given: Any) -> Entry:
     values: dict[str, Any] = {
         "kind": Kind.MESSAGE,
         "role": Role.USER if given.get("kind", Kind.MESSAGE) is Kind.MESSAGE else None,
+        **({"origin": Origin.SYSTEM} if given.get("role") in INSTRUCTING else {}),
         "created_at": NOON + timedelta(seconds=version),
         "position": version,
         "id": entry_id(given.get("kind", Kind.MESSAGE), CONTEXT, version, NONCE),
@@ -89,7 +93,7 @@ class Log:
         draft = Draft(
             content=text,
             role=Role(role),
-            origin=Origin.USER,
+            origin=Origin.SYSTEM if role in INSTRUCTING else Origin.USER,
             created_at=self._time,
             parts=tuple(made),
             markers=tuple(markers),

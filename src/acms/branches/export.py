@@ -88,6 +88,8 @@ async def restore(
         raise CorruptRecordError("the export is empty") from None
     written = _parse(line, number)
     context = context_from_json(written)
+    if context.parent is None and context.root != context.id:
+        raise CorruptRecordError(f"line {number} of the export: what is no fork is its own root")
     exported = _Exported(numbered, context, *_end(written), progress=progress)
     await storage.restore(context, exported.entries())
     exported.check_end()

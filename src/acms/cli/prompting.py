@@ -27,8 +27,8 @@ from acms.prompt.manifest import Manifest, Sent
 from acms.prompt.manifest_writer import ledger
 from acms.prompt.replay import replay as replayed
 from acms.prompt.replay import shown as messages_of
-from acms.prompt_types import PromptMessage
-from acms.results import RenderDetails, Verdict
+from acms.prompt_types import PromptMessage, RenderDetails
+from acms.results import Verdict
 from acms.storage.files import create
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from acms.log import foreign, validation
 from acms.log.policy import ResolvedPolicy
 from acms.model import ANY, Entry, Job, JobState, Json, Part, Privacy
 from acms.nouns import camel, read, write_part
+from acms.prompt_types import LoggedRender, RenderDetails
 from acms.results import (
     Branch,
     Citation,
@@ -34,9 +35,7 @@ from acms.results import (
     Erasure,
     HistoryPage,
     Ledger,
-    LoggedRender,
     MessageReceipt,
-    RenderDetails,
     SessionStats,
     Synced,
     Tree,

@@ -35,8 +35,8 @@ from acms.privacy.stage import Stage
 from acms.prompt.cache_forecast import predict
 from acms.prompt.manifest import Manifest, Quote, Read, Sent, Whole, Written, canonical
 from acms.prompt.manifest_writer import considered, joined_text, ledger
-from acms.prompt_types import CachePrediction, Tool, Use
-from acms.results import ContextItems, Ledger, LoggedRender, RenderBlock, RenderDetails
+from acms.prompt_types import CachePrediction, LoggedRender, RenderBlock, RenderDetails, Tool, Use
+from acms.results import ContextItems, Ledger
 from acms.runtime.threads import in_thread, off_loop
 
 __all__ = ["RenderLog", "of_messages", "of_reply"]

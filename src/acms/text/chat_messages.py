@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 from acms.model import Json, Media, Part, Role, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
@@ -28,11 +29,6 @@ RECALLED = ("<recalled>\n", "\n</recalled>")
 
 ORPHAN = ("<tool_result>\n", "\n</tool_result>")
 SUMMARY = ("<summary>\n", "\n</summary>")
-
-_CLOSING: Mapping[tuple[str, str], re.Pattern[str]] = {
-    around: re.compile(rf"<(?=/\s*{around[0].strip()[1:-1]}\s*>)", re.IGNORECASE)
-    for around in (RECALLED, ORPHAN, SUMMARY)
-}
 
 _FILE = re.compile(r"file[-_][A-Za-z0-9_-]+\Z")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -201,7 +197,13 @@ def wrap(text: str, around: tuple[str, str]) -> str:
 
 def inside(text: str, around: tuple[str, str]) -> str:
     """Return a text without the closing mark of what it is put into: one in it has lost its first character."""
-    return text if "</" not in text else _CLOSING[around].sub("", text)
+    return text if "</" not in text else _closing(around[0].strip()[1:-1]).sub("", text)
+
+
+@cache
+def _closing(name: str) -> re.Pattern[str]:
+    """Return what finds the first character of a closing mark; the marks are few."""
+    return re.compile(rf"<(?=/\s*{name}\s*>)", re.IGNORECASE)
 
 
 def recalled(text: str) -> dict[str, Json]:

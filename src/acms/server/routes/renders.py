@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from acms.nouns import write
-from acms.results import LoggedRender, RenderDetails
+from acms.prompt_types import LoggedRender, RenderDetails
 from acms.server.operation import Call, Operations, Query, Reply, Scope
 from acms.server.replies import listed, many, show, single
 

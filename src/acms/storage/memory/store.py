@@ -708,6 +708,8 @@ class MemoryStorage:
         if context.parent is not None:
             if context.parent not in self._logs:
                 raise ConflictError(f"the parent {context.parent} is not here", options=("restore it first",))
+            if context.root != self._logs[context.parent].context.root:
+                raise CorruptRecordError(f"{context.id} is of another tree than its parent")
             _, head = self._forked(context, context.parent, context.fork, deleted=True)
         found = self._logs[context.id] = Log(context, head, start=head.chain)
         return found
