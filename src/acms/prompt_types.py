@@ -1,4 +1,4 @@
-"""What a prompt is made of, before and after a provider's format is chosen: messages, tools, counts, cache marks."""
+"""What a prompt is made of, in no provider's format: messages, tools, counts, cache marks; what was sent, and why."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from acms.model import Json, Part, Privacy, Role, Text
-from acms.results import Verdict
+from acms.model import Json, Part, Privacy, Role, Source, Text
 
 __all__ = [
     "CacheMark",
@@ -30,6 +29,7 @@ __all__ = [
     "ServerEdit",
     "Tool",
     "Usage",
+    "Verdict",
 ]
 
 
@@ -251,13 +251,43 @@ class Redacted(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the planner decided about one candidate, and by which rule."""
+
+    id: str
+    version: int
+    included: bool
+    #: Name of the rule that decided, such as "latest", "score", "budget", "replaced".
+    rule: str
+    source: Source | None = None
+    relevance: float = 0.0
+    #: Sum of the marker weights.
+    boost: float = 0.0
+    score: float = 0.0
+    #: What each signal adds to the relevance, by name.
+    parts: Mapping[str, float] = field(default_factory=dict)
+    tokens: int = 0
+    #: The reason in words.
+    reason: str = ""
+
+    def __str__(self) -> str:
+        verb = "shown" if self.included else "left out"
+        name = f"v{self.version}" if self.version else self.id  # a pin and a section have no version
+        return (
+            f"{name} {verb} ({self.rule}): {self.reason} "
+            f"[score {self.score:.2f} = relevance {self.relevance:.2f} raised by markers {self.boost:.2f}; "
+            f"{self.tokens} tokens]"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRender:
     """A request that was really sent, as the log of renders keeps it: numbers and ids, no text."""
 
     id: str
     #: The request id of the service, or the correlation id of the call; "" without one.
     request_id: str
-    kind: Literal[prompt, messages, acs]
+    kind: Literal["prompt", "messages", "acs"]
     created_at: datetime
     #: Version of the log that was read.
     version: int

@@ -25,6 +25,7 @@ from acms.model import (
     Span,
     State,
 )
+from acms.prompt_types import Verdict
 
 __all__ = [
     "Band",
@@ -142,36 +143,6 @@ class ContextItem:
         Somebody whose name is a role, or "fact", stands under the role of the message.
         """
         return "fact" if self.source is Source.FACT else named(self.actor_id, self.role)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What the planner decided about one candidate, and by which rule."""
-
-    id: str
-    version: int
-    included: bool
-    #: Name of the rule that decided, such as "latest", "score", "budget", "replaced".
-    rule: str
-    source: Source | None = None
-    relevance: float = 0.0
-    #: Sum of the marker weights.
-    boost: float = 0.0
-    score: float = 0.0
-    #: What each signal adds to the relevance, by name.
-    parts: Mapping[str, float] = field(default_factory=_empty)
-    tokens: int = 0
-    #: The reason in words.
-    reason: str = ""
-
-    def __str__(self) -> str:
-        verb = "shown" if self.included else "left out"
-        name = f"v{self.version}" if self.version else self.id  # a pin and a section have no version
-        return (
-            f"{name} {verb} ({self.rule}): {self.reason} "
-            f"[score {self.score:.2f} = relevance {self.relevance:.2f} raised by markers {self.boost:.2f}; "
-            f"{self.tokens} tokens]"
-        )
 
 
 class Band(StrEnum):

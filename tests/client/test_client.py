@@ -218,7 +218,7 @@ async def told(session: Session) -> list[Any]:
             return value
         if isinstance(value, datetime | bytes) or field in ("chain_hash", "salt"):
             return type(value).__name__
-        if field in ("durability", "proof", "rewritten"):
+        if field in ("durability", "proof", "rewritten", "unreached"):
             return ""  # the store's
         if isinstance(value, Enum):
             return value
