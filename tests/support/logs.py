@@ -147,6 +147,7 @@ class Log:
             Draft(
                 content=content,
                 role=old.role,
+                origin=old.origin,
                 created_at=self._time,
                 tokens=self.count(content),
                 episode=old.episode,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from acms.config import EpisodeBoundaryConfig
 from acms.errors import TokenBudgetExceededError
 from acms.log.in_force import Unit, effective, units
+from acms.log.trust import instructs
 from acms.model import Entry, Head, Kind, Media, Raw, Reasoning, Role, Source, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
 from acms.prompt.messages import ChatPlan, Material, plan_chat
@@ -51,7 +52,7 @@ def planned(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPla
     newest = gathered(log, budget, counter)
     lead: list[Unit[Entry]] = []
     for unit in log.units() if not newest.whole else log.units()[:-1]:
-        if unit.entries[0].role not in (Role.SYSTEM, Role.DEVELOPER):
+        if not instructs(unit.entries[0]):
             break
         lead.append(unit)
     led = {entry.version for unit in lead for entry in unit.entries}
