@@ -202,7 +202,7 @@ def _plan_chat(
         own = int(room * HALF)
     chosen = _Chosen(suffix(newest, room))
     if material.past is not None:
-        chosen = yield from _choose_past(material, asked, counter, text, newest, room, own)
+        chosen = yield from _choose_past(material, asked, counter, text, newest, kept, room, own)
     choices = [*kept, *chosen.window]
     items = [item for choice in choices if choice.included for item in present(choice, counter, frame)]
     if items and items[-1].truncated and not items[-1].token_count:
@@ -222,6 +222,7 @@ def _choose_past(
     counter: TokenCounter,
     text: Frame,
     newest: Sequence[Candidate],
+    kept: Sequence[Choice],
     room: int,
     own: int,
 ) -> Steps[_Chosen]:
@@ -240,7 +241,7 @@ def _choose_past(
     newer = suffix(newest, room - reserved)
     if left < 0:  # what the newest messages leave because the next one does not fit
         reserved = max(reserved, room - sum(one.candidate.tokens for one in newer if one.included))
-    narrow = _entry_ids(newer)
+    narrow = _entry_ids([*kept, *newer])
     answers = [one for one in offered.past if narrow.isdisjoint(entry.id for entry in one.unit.entries)]
     overhead = chat_messages.tokens([chat_messages.recalled("")], counter) - chat_messages.PRIMER
     found, chosen = yield from fit(
