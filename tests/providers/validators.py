@@ -400,7 +400,7 @@ def _answer(content: Json) -> None:
         # [E] "If an assistant message contains any thinking blocks, the first block must be thinking"
         _must(kinds[0] in _THOUGHTS, "[E] thinking comes first")
         # [E] "The final block in an assistant message cannot be `thinking`"
-        _must(kinds[-1] not in _THOUGHTS, "[E] thinking does not come last")
+        _must(content[-1]["type"] not in _THOUGHTS, "[E] thinking does not come last")
     if "tool_use" in kinds:
         # [E] text after tool_use is not accepted, text before it is
         _must(set(kinds[kinds.index("tool_use") :]) == {"tool_use"}, "[E] nothing follows a call but another")
