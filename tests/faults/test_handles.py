@@ -477,3 +477,28 @@ async def test_a_second_handle_leaves_the_locks_of_the_first_alone(tmp_path: Pat
         async with SQLiteStorage(path) as second:
             await second.create(draft)
         assert locks() == held
+
+
+async def test_a_handle_is_closed_for_a_loop_that_stops_before_it_heard_of_it(tmp_path: Path) -> None:
+    """A task for it would never begin: it was found pending, when it was collected."""
+    storage = SQLiteStorage(tmp_path / "a.db")
+    (context,) = await contexts(storage, 1)
+    other = asyncio.new_event_loop()
+    stop = asyncio.Event()
+    read = threading.Event()
+
+    async def stay() -> None:
+        await storage.head(context)
+        read.set()
+        await stop.wait()
+
+    thread = threading.Thread(target=other.run_until_complete, args=(stay(),))
+    thread.start()
+    await asyncio.to_thread(read.wait)
+    other.call_soon_threadsafe(stop.set)
+    await storage.aclose()
+    await asyncio.to_thread(thread.join)
+    other.close()
+    gc.collect()
+    async with SQLiteStorage(tmp_path / "a.db") as again:
+        assert (await again.head(context)).version == 0

@@ -85,7 +85,7 @@ async def killed_everywhere(postgres: Databases, step: int) -> None:
 
 
 async def test_t46_a_migration_cut_at_any_message_is_taken_up_again(postgres: Databases) -> None:
-    await killed_everywhere(postgres, 29)
+    await killed_everywhere(postgres, 43)
 
 
 @pytest.mark.faults
@@ -104,7 +104,7 @@ asyncio.run(PostgresStorage(sys.argv[1]).__aenter__())
 
 async def test_t46_a_migrator_process_that_is_killed_leaves_work_for_the_next(postgres: Databases) -> None:
     rng = random.Random(46)
-    for _ in range(4):
+    for _ in range(2):
         url = postgres.create_database()
         processes = [python("-c", OPEN, url) for _ in range(2)]
         for process in processes:

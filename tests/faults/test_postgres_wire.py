@@ -38,7 +38,7 @@ from ._proxy import Wire
 MINUTE = timedelta(minutes=1)
 MOST = 200
 """Messages of one side that no verb exceeds."""
-STEPS = [7, pytest.param(1, marks=pytest.mark.faults)]
+STEPS = [13, pytest.param(1, marks=pytest.mark.faults)]
 """Cut at every seventh message, or at every one."""
 
 

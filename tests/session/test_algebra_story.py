@@ -561,7 +561,7 @@ def tell(kind: str, cached: bool, examples: int, steps: int, postgres: str | Non
     ("kind", "cached"), [("memory", True), ("memory", False), ("sqlite", True), ("sqlite", False)]
 )
 def test_a_tree_of_sessions_tells_the_same_story_for_ever(kind: str, cached: bool) -> None:
-    tell(kind, cached, 5 if kind == "memory" else 3, 25)
+    tell(kind, cached, 5 if kind == "memory" else 2, 20)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
@@ -188,6 +189,7 @@ class Port:
         #: File descriptor by which the writer wakes the event loop; None where there is no such thing.
         self._event = self._open_event()
         self._guard = threading.Lock()
+        self._ended: Future[None] | None = None  # whom it tells that it has ended
 
     # ── on the event loop ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -196,8 +198,12 @@ class Port:
         async with self._lock:
             if self.closed:
                 raise StoppedError
-            with self._errors:
-                return await asyncio.to_thread(function, self._large)
+            try:
+                with self._errors:
+                    return await asyncio.to_thread(function, self._large)
+            finally:
+                if self._ended is not None:
+                    self.close(self._ended)
 
     def post(self, queue: WriteQueue, functions: Sequence[Function]) -> Answer:
         """Give functions to the writer, at the end of this turn of the event loop when many are being resumed."""
@@ -222,7 +228,7 @@ class Port:
             self._timer.cancel()
         self._release(queue)
 
-    def close(self) -> None:
+    def close(self, ended: Future[None] | None = None) -> None:
         """Close its connections and give the file descriptor back: on its event loop, or when that does not run."""
         self.closed = True
         with self._guard:
@@ -235,11 +241,15 @@ class Port:
         for connection in (self._large, self.reader):
             with suppress(apsw.Error):
                 connection.close()
+        if ended is not None:
+            ended.set_result(None)
 
-    async def aclose(self) -> None:
-        """Close it on its event loop, when no large read is under way."""
-        async with self._lock:
-            self.close()
+    def end(self, ended: Future[None]) -> None:
+        """Close it and say so, now or after the large read that is under way; no task: its loop may stop before one."""
+        if self._lock.locked():
+            self._ended = ended
+        else:
+            self.close(ended)
 
     def _release(self, queue: WriteQueue) -> None:
         held, self._held = self._held, None
@@ -698,13 +708,14 @@ class SQLiteFile:
                 own.stop(state.queue)
             state.queue.stop()
             await asyncio.to_thread(state.queue.thread.join)
-        if own is not None:
-            await own.aclose()
-        for loop, port in state.ports.clear():
+        here = [(asyncio.get_running_loop(), own)] if own is not None else []
+        for loop, port in (*here, *state.ports.clear()):
+            ended: Future[None] = Future()
             if loop.is_running():
-                closing = asyncio.run_coroutine_threadsafe(port.aclose(), loop)
-                await asyncio.wait([asyncio.wrap_future(closing)], timeout=CLOSING)
-            else:
+                with suppress(RuntimeError):  # it was closed just now
+                    loop.call_soon_threadsafe(port.end, ended)
+                    await asyncio.wait([asyncio.wrap_future(ended)], timeout=None if port is own else CLOSING)
+            if not (ended.done() or loop.is_running()):
                 port.close()
         with suppress(apsw.Error):
             state.writer.close()
