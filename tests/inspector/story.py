@@ -33,6 +33,7 @@ async def tell(url: str) -> None:
         await session.tag("before-retraction")
         entries = (await session.history(limit=500)).entries
         old = next(one for one in entries if one.preview.startswith(KAFKA))
+        await session.cite(f"As decided in [{old.id}], events go to Kafka.")
         await session.retract(old.id, reason="replaced by the outbox")
         await session.wait(await session.reflect())
         fork = await session.fork(at=53, session_id="what-if-kafka")

@@ -399,11 +399,12 @@ async def jobs(visit: Visit) -> Response:
 
 
 async def cost(visit: Visit) -> Response:
-    """Show what requests cost over time, by part and by speaker."""
+    """Show what requests cost over time, by part and by speaker, and what of it answers cited."""
     shown = await visit.session("cost")
-    listed, messages = await together(
+    listed, messages, cited = await together(
         visit.api.get(f"{shown['here']}/renders", limit=100),
         visit.api.get(f"{shown['here']}/messages", order="desc", limit=500),
+        visit.api.get(f"{shown['here']}/citations"),
     )
     renders = listed["data"]
     parts = {name: sum(max(0, one["use"][name]) for one in renders) for name in charts.PARTS}
@@ -412,6 +413,7 @@ async def cost(visit: Visit) -> Response:
         "bars": charts.costs(renders, 1000, 200),
         "parts_of": parts,
         "speakers": views.by_speaker(messages["data"]),
+        "cited": sorted(cited["data"], key=lambda one: (-one["count"], one["id"])),
         "most": max((one["tokens"] for one in renders), default=0),
     }
     return await visit.page("cost.html", **shown, **more)
