@@ -35,6 +35,7 @@ Origins = Annotated[
 Names = Annotated[
     list[str] | None, typer.Option("--name", metavar="HOST", help="A name it may be called by; repeat.")
 ]
+OverMCP = Annotated[bool, typer.Option("--mcp", help="Also serve sessions to MCP clients, below /mcp.")]
 Sources = Annotated[
     Path | None,
     typer.Option(
@@ -70,6 +71,7 @@ async def serve(
     renders: Annotated[
         bool, typer.Option("--renders", help="Keep what is sent to models, without text, for a week.")
     ] = False,
+    over_mcp: OverMCP = False,
     log_requests: Annotated[
         bool, typer.Option("--log/--no-log", help="Write a line of JSON per request to stderr.")
     ] = False,
@@ -104,7 +106,12 @@ async def serve(
         asked = [] if sources is None else read_sources(sources)
         for one in asked:
             stack.push_async_callback(one.aclose)
-        made = mounted(create_app(store, config, **_engine(renders), reflector=found, sources=asked))
+        made = create_app(store, config, **_engine(renders), reflector=found, sources=asked)
+        if over_mcp:
+            from acms.mcp import mounted as with_mcp
+
+            made = with_mcp(made)
+        made = mounted(made)
         grace = int(config.grace_seconds)
         server = Server(Config(made, http=bounded(), timeout_graceful_shutdown=grace, **_UVICORN))
         await _serve(made, server, _listen(host, port), lambda at: _announce(at, wanted, shell.as_json))
