@@ -7,7 +7,6 @@ service's own operations inside the process with that key, so scopes, limits, pr
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from typing import Any
 from urllib.parse import quote
 
@@ -37,9 +36,7 @@ BASE = "/mcp"
 METADATA = "/.well-known/oauth-protected-resource"
 _MEMORY = "acms.memory"
 """Where the scope of a request keeps its `Memory`."""
-_HOST = re.compile(r"[A-Za-z0-9.-]+(?::\d{1,5})?|\[[0-9A-Fa-f:.]+\](?::\d{1,5})?")
-_CLIENTS = 256
-"""Keys whose client is kept ready."""
+_HOST = re.compile(r"[A-Za-z0-9._-]+(?::\d{1,5})?|\[[0-9A-Fa-f:.]+\](?::\d{1,5})?")
 _ADVICE = ("connect to /mcp/SESSION or /mcp/NAMESPACE/SESSION",)
 
 
@@ -85,15 +82,11 @@ class _Door:
     def __init__(self, app: App, server: Server[Any]) -> None:
         self._app = app
         self._server = server
-        #: By key, the one used last at the end.
-        self._clients: OrderedDict[str | None, Client] = OrderedDict()
 
     async def serve(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer one request of the protocol."""
         exchange: Exchange = scope[EXCHANGE]
-        if (
-            scope["method"] != "POST"
-        ):  # there is no stream to listen to, and nothing that a session would hold
+        if scope["method"] != "POST":  # there is no stream to listen to, and no session to end
             raise MethodError(f"this path has POST, not {scope['method']}", options=("POST",))
         namespace, session = _named(scope)
         client = scope.get("client")
@@ -103,7 +96,7 @@ class _Door:
             await _challenge(error, scope, exchange)(scope, receive, send)
             return
         exchange.who = {"tenant": principal.tenant, "key": principal.key}
-        asked = self._client(exchange.headers.get("authorization") if principal.key else None)
+        asked = self._client(scope, exchange.headers.get("authorization") if principal.key else None)
         scope[_MEMORY] = Remote(asked, asked.session(session, namespace=namespace))
         # Space around a value is no part of it, and the SDK compares some with the body.
         scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
@@ -126,22 +119,14 @@ class _Door:
         }
         await JSONResponse(body)(scope, receive, send)
 
-    def _client(self, authorization: str | None) -> Client:
-        """Return what asks the operations with a key."""
-        key = None if authorization is None else authorization.partition(" ")[2].strip()
-        found = self._clients.get(key)
-        if found is None:
-            names = self._app.config.hosts
-            found = self._clients[key] = Client(
-                f"http://{names[0] if names else 'localhost'}",
-                api_key=key,
-                why=False,
-                transport=httpx2.ASGITransport(self._app),
-            )
-        self._clients.move_to_end(key)
-        while len(self._clients) > _CLIENTS:
-            self._clients.popitem(last=False)
-        return found
+    def _client(self, scope: Connection, authorization: str | None) -> Client:
+        """Return what asks the operations with a key; it holds no connection that would have to be closed."""
+        return Client(
+            f"http://{_host(scope) or 'localhost'}",  # by which name the service was called is checked again
+            api_key=None if authorization is None else authorization.partition(" ")[2].strip(),
+            why=False,
+            transport=httpx2.ASGITransport(self._app),
+        )
 
 
 def _named(scope: Connection) -> tuple[str, str]:
@@ -162,8 +147,13 @@ def _memory_of(context: Context) -> Memory:
 
 def _origin(scope: Connection) -> str | None:
     """Return the address by which the service was called; None when the request does not say it in a usable way."""
+    host = _host(scope)
+    return None if host is None else f"{scope['scheme']}://{host}"
+
+
+def _host(scope: Connection) -> str | None:
     host = scope[EXCHANGE].headers.get("host", "")
-    return f"{scope['scheme']}://{host}" if _HOST.fullmatch(host) else None
+    return host if _HOST.fullmatch(host) else None
 
 
 def _path(scope: Connection) -> str:

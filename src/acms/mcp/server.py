@@ -162,11 +162,13 @@ async def _asked(work: Coroutine[Any, Any, T], **about: Json) -> T:
     try:
         return await _attended(work, _silent)
     except ACMSError as error:
-        wrong = isinstance(error, NotFoundError | ValidationError)
-        told = described(error)
-        raise MCPError(
-            INVALID_PARAMS if wrong else INTERNAL_ERROR, str(told["message"]), {**told, **about}
-        ) from None
+        failure = error
+    except Exception as error:
+        log(logging.ERROR, "mcp_broke", error=safe_error(error))
+        failure = ACMSError()
+    wrong = isinstance(failure, NotFoundError | ValidationError)
+    told = described(failure)
+    raise MCPError(INVALID_PARAMS if wrong else INTERNAL_ERROR, str(told["message"]), {**told, **about})
 
 
 async def _silent(_: float) -> None:
