@@ -97,6 +97,24 @@ async def test_every_tool_works_at_a_service(service: Guarded, tenant: str, mode
         assert len((await client.list_resources()).resources) <= 2, "the render that quoted it is gone"
 
 
+async def test_what_a_program_noted_beside_a_message_is_shown(service: Guarded, tenant: str) -> None:
+    api = await service.key(tenant)
+    context = (await api.post("/contexts", json={"key": "one", "namespace": "team"})).json()["data"]["id"]
+    call = {"id": "c1", "name": "look_up", "arguments": {"city": "Lyon", "limit": None}}
+    noted = {"run": 12, "where": {"file": "", "lines": [1, 2]}}
+    messages = [
+        {"role": "user", "content": "Ada lives in Lyon.", "metadata": noted},
+        {"role": "assistant", "content": "", "toolCalls": [call]},
+    ]
+    stored = await api.post(f"/contexts/{context}/messages", json={"messages": messages})
+    ids = [one["id"] for one in stored.json()["data"]]
+    async with connected(service, tenant, "/mcp/team/one") as client:
+        read = [await client.read_resource(f"acms://session/entry/{id}") for id in ids]
+        said, called = [json.loads(one.contents[0].text) for one in read]
+    assert said["metadata"] == noted
+    assert json.loads(called["parts"][0]["arguments"]) == call["arguments"]
+
+
 async def test_without_a_valid_key_nothing_is_answered_but_how_to_get_in(service: Guarded) -> None:
     async with httpx2.AsyncClient(verify=False, trust_env=False) as stranger:
         for authorization in (None, "Bearer acms_0000000000_nothing", "Basic YTpi"):

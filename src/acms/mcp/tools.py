@@ -105,12 +105,9 @@ def _pruned(schema: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def lean(value: Any) -> Any:
-    """Return JSON without what says nothing: null, and empty texts, lists and objects."""
-    if isinstance(value, dict):
-        smaller = {name: lean(one) for name, one in value.items()}
-        return {name: one for name, one in smaller.items() if one not in (None, "", [], {})}
-    return [lean(one) for one in value] if isinstance(value, list) else value
+def lean(written: Mapping[str, Json]) -> dict[str, Json]:
+    """Return JSON of ours without what says nothing: null, and empty texts, lists and objects."""
+    return {name: one for name, one in written.items() if one not in (None, "", [], {})}
 
 
 class Recall(Arguments):
