@@ -7,6 +7,8 @@ import secrets
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
+from socket import socket
 from typing import Any
 
 import anyio
@@ -15,11 +17,13 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from typer.testing import CliRunner
 
+from acms.cli.commands import app as commands
 from acms.config import ACMSConfig, RenderLogConfig
 from acms.mcp import mounted
 from acms.mcp import server as mcp_server
-from acms.server import ServerConfig
+from acms.server import App, ServerConfig
 from acms.server.audit import trail
 from acms.server.operation import Scope
 from tests.mcp.conftest import REQUEST, failed, text_of
@@ -297,3 +301,22 @@ async def test_who_hangs_up_has_stored_all_or_nothing(
     async with connected(service, tenant, "/mcp/team/one") as again:
         assert (await asked(again, "remember", **given))["repeated"]
         assert len((await asked(again, "history"))["entries"]) == 1
+
+
+def test_the_command_serves_it_before_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[App] = []
+
+    async def served(app: App, _: object, listening: socket, *__: object) -> None:
+        made.append(app)
+        listening.close()
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            reply = await client.post("/mcp/one", json=CALL, headers=ACCEPT)
+            assert len(json.loads(reply.text.partition("data: ")[2] or reply.text)["result"]["tools"]) == 7
+            assert (await client.get("/")).headers["content-type"].startswith("text/html")
+        await app.stop()
+
+    monkeypatch.setattr("acms.cli.serving._serve", served)
+    command = ["serve", "--mcp", "--port", "0", "--db", f"sqlite:///{tmp_path / 'log.db'}"]
+    done = CliRunner().invoke(commands, command)
+    assert (done.exit_code, len(made)) == (0, 1), done.output
