@@ -349,6 +349,8 @@ def _takes(hint: Any, wire: bool, name: str = "") -> _Take:
         return _Take(take.types | _NONE if optional and take.types else take.types, take.convert)
     if origin is tuple:
         return _takes_tuple(args, wire)
+    if origin is Sequence:
+        return _takes_tuple((args[0], ...), wire)
     if origin is Literal:
         return _Take(frozenset(map(type, args)))
     if isinstance(origin, type) and issubclass(origin, Mapping):

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from acms import ACMSConfig, RenderLogConfig
+from acms.client import Client
+from acms.prompt_types import RenderBlock, Verdict
 from tests.server.document import documented
 from tests.server.serving import Service, serving
 
@@ -44,3 +46,15 @@ def test_what_was_sent_is_listed_under_the_id_of_its_request(keeping: Service) -
     assert keeping.get(f"/contexts/{other}/renders")["data"] == []
     assert keeping.client.delete(f"/contexts/{context}/renders").status_code == 204
     assert keeping.get(f"/contexts/{context}/renders")["data"] == []
+
+
+async def test_a_client_reads_it_as_the_nouns_it_is(keeping: Service) -> None:
+    context = keeping.talk("The kettle whistles.", "The kettle is silent.")
+    async with Client(keeping.url) as client:
+        session = client.session(context)
+        await session.messages("which kettle?", budget=300)
+        (render,) = await session.renders()
+        details = await session.sent(render.id)
+    assert [type(one) for one in details.blocks] == [RenderBlock] * len(details.blocks)
+    assert "whistles" in str(details.blocks[0].text)
+    assert all(isinstance(one, Verdict) for one in details.verdicts)

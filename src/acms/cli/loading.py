@@ -23,6 +23,7 @@ MODULES = {
     "acms.cli.importing": "import",
     "acms.cli.jobs": "jobs worker",
     "acms.cli.keys": "audit keys",
+    "acms.cli.mcp": "mcp",
     "acms.cli.migrating": "migrate",
     "acms.cli.moving": "backup copy export restore verify witness",
     "acms.cli.pinning": "pin pins unpin",

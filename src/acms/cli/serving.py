@@ -35,6 +35,7 @@ Origins = Annotated[
 Names = Annotated[
     list[str] | None, typer.Option("--name", metavar="HOST", help="A name it may be called by; repeat.")
 ]
+OverMCP = Annotated[bool, typer.Option("--mcp", help="Also serve sessions to MCP clients, below /mcp.")]
 Sources = Annotated[
     Path | None,
     typer.Option(
@@ -70,6 +71,7 @@ async def serve(
     renders: Annotated[
         bool, typer.Option("--renders", help="Keep what is sent to models, without text, for a week.")
     ] = False,
+    over_mcp: OverMCP = False,
     log_requests: Annotated[
         bool, typer.Option("--log/--no-log", help="Write a line of JSON per request to stderr.")
     ] = False,
@@ -89,9 +91,7 @@ async def serve(
     from acms.server.sources import sources as read_sources
 
     wanted = _auth(auth, host)
-    store = shell.db or file_url(data_file())
-    if shell.db is None:
-        create_folder(data_file().parent)
+    store = shell.db or _own_store()
     if log_requests:
         _log()
     config = ServerConfig(
@@ -104,7 +104,8 @@ async def serve(
         asked = [] if sources is None else read_sources(sources)
         for one in asked:
             stack.push_async_callback(one.aclose)
-        made = mounted(create_app(store, config, **_engine(renders), reflector=found, sources=asked))
+        made = create_app(store, config, **_engine(renders), reflector=found, sources=asked)
+        made = mounted(_with_mcp(made) if over_mcp else made)
         grace = int(config.grace_seconds)
         server = Server(Config(made, http=bounded(), timeout_graceful_shutdown=grace, **_UVICORN))
         await _serve(made, server, _listen(host, port), lambda at: _announce(at, wanted, shell.as_json))
@@ -149,6 +150,19 @@ async def inspect(
             webbrowser.open(url)
 
     await _serve(made, server, _listen("127.0.0.1", port), announce)
+
+
+def _own_store() -> str:
+    """Return the URL of the default store, in a folder that is there."""
+    create_folder(data_file().parent)
+    return file_url(data_file())
+
+
+def _with_mcp(made: App) -> App:
+    """Serve MCP too; its paths come before the pages, which take all that is left."""
+    from acms.mcp import mounted
+
+    return mounted(made)
 
 
 def _there(file: Path) -> Path:

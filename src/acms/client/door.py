@@ -24,6 +24,8 @@ from acms.storage.sessions import described, held
 if TYPE_CHECKING:
     import ssl
 
+    import httpx2
+
 __all__ = ["Client"]
 
 
@@ -44,7 +46,8 @@ class Client:
     says, and never sooner than the service asks; a change is sent with a key under which it has its effect once. Errors
     are those of `acms.ACMS`; `StorageUnavailableError` when nobody answers, `DeadlineError` when it takes too long.
     Redirects are not followed. Without `why` recalls and windows come without the reasons for what they leave out: half
-    the bytes. A client belongs to one event loop; close it, or use it in a block.
+    the bytes. A client belongs to one event loop; close it, or use it in a block. `transport` carries the requests in
+    place of the network: `httpx2.ASGITransport(app)` asks a service in this process.
     """
 
     def __init__(
@@ -56,9 +59,16 @@ class Client:
         retry: RetryConfig | None = None,
         why: bool = True,
         verify: ssl.SSLContext | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._transport = Transport(
-            base_url, api_key, timeout=timeout, retry=retry or RetryConfig(), why=why, verify=verify
+            base_url,
+            api_key,
+            timeout=timeout,
+            retry=retry or RetryConfig(),
+            why=why,
+            verify=verify,
+            carrier=transport,
         )
 
     def __repr__(self) -> str:

@@ -100,6 +100,7 @@ class Transport:
         retry: RetryConfig,
         why: bool,
         verify: ssl.SSLContext | None,
+        carrier: httpx2.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         fraction: Callable[[], float] = random.random,
     ) -> None:
@@ -112,6 +113,7 @@ class Transport:
         #: Whether recalls and windows are asked for their reasons.
         self.why = why
         self._verify = verify
+        self._carrier = carrier
         self._sleep = sleep
         self._fraction = fraction
         self._client: httpx2.AsyncClient | None = None
@@ -275,6 +277,7 @@ class Transport:
             self._client = httpx2.AsyncClient(
                 headers=headers,
                 verify=self._verify or _context(self.url),
+                transport=self._carrier,
                 timeout=httpx2.Timeout(self._timeout, connect=min(10.0, self._timeout)),
                 limits=httpx2.Limits(
                     max_connections=_PLACES, max_keepalive_connections=_PLACES, keepalive_expiry=_IDLE

@@ -19,7 +19,8 @@ _ALLOWED: tuple[tuple[bytes, bytes], ...] = (
     (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE"),
     (
         b"access-control-allow-headers",
-        b"authorization, content-type, idempotency-key, if-match, prefer, x-request-id",
+        b"authorization, content-type, idempotency-key, if-match, prefer, x-request-id,"
+        b" mcp-protocol-version, mcp-method, mcp-name",
     ),
     (b"access-control-max-age", b"600"),
 )
@@ -78,7 +79,19 @@ class Gate:
 
         A valid key is never slowed down by what strangers do, not even those of its own address.
         """
-        if self._open or operation.scope is None:
+        if operation.scope is None:
+            return self._everybody
+        found = await self.known(headers, address)
+        if operation.scope not in found.scopes:
+            raise PermissionDeniedError(
+                f"the key lacks the scope {operation.scope.value}",
+                options=("use a key that has it", "ask who runs the service for one"),
+            )
+        return found
+
+    async def known(self, headers: Mapping[str, str], address: str) -> Principal:
+        """Return whose key was sent, whatever it may do; `AuthenticationError` or `RateLimitError` as for `admit`."""
+        if self._open:
             return self._everybody
         found = await self._keys.find(headers.get("authorization", ""))
         if found is None:
@@ -86,11 +99,6 @@ class Gate:
             raise AuthenticationError(options=("Authorization: Bearer acms_<id>_<secret>",))
         _wait(self._by_key, found.key, "with this key")
         _wait(self._by_tenant, found.tenant, "of this tenant")
-        if operation.scope not in found.scopes:
-            raise PermissionDeniedError(
-                f"the key lacks the scope {operation.scope.value}",
-                options=("use a key that has it", "ask who runs the service for one"),
-            )
         return found
 
 

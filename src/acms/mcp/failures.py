@@ -1,0 +1,61 @@
+"""Errors of ACMS in the words of an MCP client, which knows tools and how it connected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pydantic
+
+from acms.contract import problem_details
+from acms.errors import ACMSError, RateLimitError, ValidationError
+from acms.model import Json
+
+__all__ = ["described", "refused"]
+
+_KNOWN_IDS = "take an id from an answer of recall, facts or history"
+_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "ENTRY_NOT_FOUND": (_KNOWN_IDS,),
+    "SESSION_NOT_FOUND": ("call remember first: nothing was said in this session yet",),
+    "IDEMPOTENCY_MISMATCH": ("give another key, or none",),
+    "GONE": ("it cannot come back: go on without it",),
+    "UNAUTHENTICATED": ("put the key into the header Authorization: Bearer acms_… of the connection",),
+    "DEADLINE": ("call again; a remember with the same key has its effect once",),
+    "STORAGE_READ_ONLY": ("ask who runs the server: the store cannot be written",),
+}
+"""What can be done here about an error, by its code."""
+_NAMESPACE = (
+    "stdio: start the server with --namespace NAME",
+    "HTTP: connect to /mcp/NAMESPACE/SESSION",
+)
+
+
+def described(error: ACMSError) -> dict[str, Json]:
+    """Return an error as JSON: code, message, what can be done about it, and whether to call again."""
+    inside = problem_details.status_of(error) == 500
+    found: dict[str, Json] = {
+        "code": error.code,
+        "message": "the server failed; its log says why" if inside else str(error),
+        "options": _options(error),
+        "retryable": error.retryable,
+    }
+    if isinstance(error, ValidationError) and error.field:
+        found["argument"] = error.field
+    return found
+
+
+def _options(error: ACMSError) -> list[str]:
+    if isinstance(error, ValidationError) and error.field == "scope" and error.options:
+        return list(_NAMESPACE)
+    if isinstance(error, RateLimitError):
+        return [f"call again after {max(1, round(error.retry_after + 0.5))} seconds"]
+    if error.code in _OPTIONS:
+        return list(_OPTIONS[error.code])
+    return [one for one in error.options if not problem_details.CODE.search(one) and "/api/" not in one]
+
+
+def refused(error: pydantic.ValidationError) -> ValidationError:
+    """Return what is wrong with the arguments of a tool."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    field = ".".join(str(step)[:64] for step in first["loc"])
+    said = {"extra_forbidden": "is no argument of this tool", "missing": "is required"}.get(first["type"])
+    return ValidationError(said or first["msg"][:1].lower() + first["msg"][1:], field=field or "arguments")

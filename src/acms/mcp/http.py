@@ -1,0 +1,172 @@
+"""MCP over streamable HTTP, mounted in the service: its keys, its tenants, its operations.
+
+A request is admitted by its key and answered without anything being kept from one to the next. Its tools call the
+service's own operations inside the process with that key, so scopes, limits, privacy and audit have one place.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+from mcp.server import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import Receive, Send
+from starlette.types import Scope as Connection
+
+from acms.client import Client
+from acms.contract import problem_details
+from acms.errors import AuthenticationError, MethodError, NotFoundError
+from acms.log import validation
+from acms.mcp.memory import Memory
+from acms.mcp.remote import Remote
+from acms.mcp.server import Context, build
+from acms.server import App
+from acms.server.middleware import EXCHANGE, Exchange, slashes
+from acms.server.operation import Scope
+
+__all__ = ["mount", "mounted"]
+
+BASE = "/mcp"
+METADATA = "/.well-known/oauth-protected-resource"
+_MEMORY = "acms.memory"
+"""Where the scope of a request keeps its `Memory`."""
+_HOST = re.compile(r"[A-Za-z0-9._-]+(?::\d{1,5})?|\[[0-9A-Fa-f:.]+\](?::\d{1,5})?")
+_ADVICE = ("connect to /mcp/SESSION or /mcp/NAMESPACE/SESSION",)
+
+
+def mounted(app: App) -> App:
+    """Serve MCP below `/mcp` of a service and return it: `/mcp/{session}` and `/mcp/{namespace}/{session}`.
+
+    Mount it before what is served below `/`. Every request needs a key where the service does; the session is made by
+    the first thing that is remembered.
+    """
+    return mount(app, build(_memory_of))
+
+
+def mount(app: App, server: Server[Any]) -> App:
+    """Serve any MCP server of the SDK there, behind the same keys."""
+    door = _Door(app, server)
+    app.mount(BASE, Router(_routes(door.serve), default=_nowhere))
+    app.mount(METADATA + BASE, Router(_routes(door.describe), default=_nowhere))
+    return app
+
+
+def _routes(handler: Any) -> list[Route]:
+    return [Route(f"/{one}", _Endpoint(handler)) for one in ("{session}", "{namespace}/{session}")]
+
+
+class _Endpoint:
+    """An ASGI application: Starlette takes a function for one that is given a request."""
+
+    def __init__(self, handler: Any) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        await self._handler(scope, receive, send)
+
+
+async def _nowhere(scope: Connection, receive: Receive, send: Send) -> None:
+    """Answer an address that names no session."""
+    raise NotFoundError("this address names no session", options=_ADVICE)
+
+
+class _Door:
+    """What lets requests in."""
+
+    def __init__(self, app: App, server: Server[Any]) -> None:
+        self._app = app
+        self._server = server
+
+    async def serve(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Answer one request of the protocol."""
+        exchange: Exchange = scope[EXCHANGE]
+        if scope["method"] != "POST":  # there is no stream to listen to, and no session to end
+            raise MethodError(f"this path has POST, not {scope['method']}", options=("POST",))
+        namespace, session = _named(scope)
+        client = scope.get("client")
+        try:
+            principal = await self._app.gate.known(exchange.headers, client[0] if client else "")
+        except AuthenticationError as error:
+            await _challenge(error, scope, exchange)(scope, receive, send)
+            return
+        exchange.who = {"tenant": principal.tenant, "key": principal.key}
+        asked = self._client(scope, exchange.headers.get("authorization") if principal.key else None)
+        scope[_MEMORY] = Remote(asked, asked.session(session, namespace=namespace))
+        # Space around a value is no part of it, and the SDK compares some with the body.
+        scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
+        manager = StreamableHTTPSessionManager(
+            self._server, stateless=True, max_request_body_size=self._app.config.limits.body_bytes
+        )
+        async with manager.run():
+            await manager.handle_request(scope, receive, send)
+
+    async def describe(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Answer with the metadata of a protected resource (RFC 9728): it takes a key in a header."""
+        if scope["method"] not in ("GET", "HEAD"):
+            raise MethodError(f"this path has GET, not {scope['method']}", options=("GET", "HEAD"))
+        _named(scope)
+        body = {
+            "resource": f"{_origin(scope) or ''}{_path(scope).removeprefix(METADATA)}",
+            "resource_name": "ACMS",
+            "bearer_methods_supported": ["header"],
+            "scopes_supported": [one.value for one in Scope],
+        }
+        await JSONResponse(body)(scope, receive, send)
+
+    def _client(self, scope: Connection, authorization: str | None) -> Client:
+        """Return what asks the operations with a key; it holds no connection that would have to be closed."""
+        return Client(
+            f"http://{_host(scope) or 'localhost'}",  # by which name the service was called is checked again
+            api_key=None if authorization is None else authorization.partition(" ")[2].strip(),
+            why=False,
+            transport=httpx2.ASGITransport(self._app),
+        )
+
+
+def _named(scope: Connection) -> tuple[str, str]:
+    """Return namespace and session that an address names."""
+    found: dict[str, str] = dict(scope["path_params"])
+    if slashes(scope):
+        found = {name: value.replace("%2F", "/") for name, value in found.items()}
+    namespace = validation.name(found.get("namespace", validation.UNNAMED), "namespace")
+    return namespace, validation.session_name(found["session"], "session")
+
+
+def _memory_of(context: Context) -> Memory:
+    request: Request | None = context.request
+    assert request is not None  # every request comes by HTTP
+    memory: Memory = request.scope[_MEMORY]
+    return memory
+
+
+def _origin(scope: Connection) -> str | None:
+    """Return the address by which the service was called; None when the request does not say it in a usable way."""
+    host = _host(scope)
+    return None if host is None else f"{scope['scheme']}://{host}"
+
+
+def _host(scope: Connection) -> str | None:
+    host = scope[EXCHANGE].headers.get("host", "")
+    return host if _HOST.fullmatch(host) else None
+
+
+def _path(scope: Connection) -> str:
+    """Return the path as it was sent."""
+    return (scope.get("raw_path") or quote(scope["path"]).encode()).decode("latin-1")
+
+
+def _challenge(error: AuthenticationError, scope: Connection, exchange: Exchange) -> Response:
+    """Return 401, which says how to come in and where that is described."""
+    origin = _origin(scope)
+    path = _path(scope)
+    where = f', resource_metadata="{origin}{METADATA}{path}"' if origin and '"' not in path else ""
+    exchange.code = error.code
+    written = problem_details.problem(error, request_id=exchange.request_id)
+    headers = {"WWW-Authenticate": f'Bearer realm="acms"{where}'}
+    return JSONResponse(written, 401, headers, problem_details.MEDIA)

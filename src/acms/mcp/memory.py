@@ -1,0 +1,68 @@
+"""What the tools work on: a session, by the verbs that it has in this process and at a service alike."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from acms.model import Entry, Json
+from acms.prompt_types import Verdict
+from acms.session import ACMS
+
+if TYPE_CHECKING:
+    from acms.client.session import RemoteSession
+    from acms.contract.engine import ACS
+
+__all__ = ["Local", "Memory"]
+
+
+class Memory(Protocol):
+    """A session, and what is done around it in another way in this process than at a service."""
+
+    @property
+    def session(self) -> ACMS | RemoteSession:
+        """The session that the connection is bound to."""
+        ...
+
+    async def verdict(self, id: str, query: str, budget: int | None) -> Verdict:
+        """Return why a recall shows an entry or not; `EntryNotFoundError` for one that the log does not have."""
+        ...
+
+    async def entry(self, id: str) -> Entry:
+        """Return an entry as it may be shown: what is private is redacted or withheld."""
+        ...
+
+    async def render(
+        self, request: Mapping[str, Json], action: str | None, attempt: int
+    ) -> Mapping[str, Json]:
+        """Answer a `render_request.v0` from the session, as it is on the wire."""
+        ...
+
+
+class Local:
+    """A session of this process."""
+
+    def __init__(self, session: ACMS) -> None:
+        self.session = session
+        self._engine: tuple[int, ACS] | None = None
+
+    async def verdict(self, id: str, query: str, budget: int | None) -> Verdict:
+        """Ask the ledger of a recall."""
+        return (await self.session.recall(query, budget=budget)).ledger.why(id)
+
+    async def entry(self, id: str) -> Entry:
+        """Let the privacy stage of the session show it."""
+        return self.session.stage.entry(await self.session.get(id))
+
+    async def render(
+        self, request: Mapping[str, Json], action: str | None, attempt: int
+    ) -> Mapping[str, Json]:
+        """Ask the engine of the contract: the same one at every attempt, until something was erased."""
+        from acms.contract.engine import ACS  # most clients never ask for it
+
+        context = await self.session.context_id()
+        epoch = 0 if context is None else (await self.session.storage.head(context)).epoch
+        if self._engine is None or self._engine[0] != epoch:
+            self._engine = epoch, await asyncio.to_thread(ACS, [self.session])
+        return (await self._engine[1].render(request, action=action, attempt=attempt)).to_wire()

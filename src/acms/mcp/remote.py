@@ -1,0 +1,42 @@
+"""A session of a service as the tools work on it: each verb is an operation, with its checks, limits and audit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from acms.client import Client
+from acms.client.session import RemoteSession
+from acms.client.transport import path
+from acms.errors import EntryNotFoundError
+from acms.model import Entry, Json
+from acms.nouns import read
+from acms.prompt_types import Verdict
+
+__all__ = ["Remote"]
+
+
+class Remote:
+    """A session of a service."""
+
+    def __init__(self, client: Client, session: RemoteSession) -> None:
+        self._client = client
+        self.session = session
+
+    async def verdict(self, id: str, query: str, budget: int | None) -> Verdict:
+        """Ask for the verdict on one entry, whatever hid it."""
+        log = self.session.log
+        body = {"query": query, "about": [id], **({} if budget is None else {"budget": budget})}
+        answer = await log.transport.call("POST", path("contexts", await log.known(), "recall"), body=body)
+        for written in answer.data["verdicts"]:
+            return read(Verdict, written)
+        raise EntryNotFoundError(f"the log has no entry {id!r}")
+
+    async def entry(self, id: str) -> Entry:
+        """Return it as the service shows it."""
+        return await self.session.get(id)
+
+    async def render(
+        self, request: Mapping[str, Json], action: str | None, attempt: int
+    ) -> Mapping[str, Json]:
+        """Ask `/orchestration/render`."""
+        return await self._client.render(request, [self.session], action=action, attempt=attempt)

@@ -1,0 +1,121 @@
+"""The resources: the session, each of its entries, and what was really sent of it; and the one prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, unquote
+
+from mcp_types import (
+    GetPromptResult,
+    ListResourcesResult,
+    Prompt,
+    PromptArgument,
+    PromptMessage,
+    Resource,
+    ResourceTemplate,
+    TextContent,
+)
+
+from acms.errors import NotFoundError, PermissionDeniedError, ValidationError
+from acms.log import validation
+from acms.mcp.memory import Memory
+from acms.mcp.tools import lean
+from acms.model import Entry, Json
+from acms.nouns import write
+from acms.prompt_types import LoggedRender
+from acms.text import chat_messages
+
+__all__ = ["JSON", "PROMPT", "TEMPLATES", "listed", "prompted", "read"]
+
+JSON = "application/json"
+SESSION = "acms://session"
+_INNER = ("batch", "chainHash", "digest", "salt", "total")
+"""Of an entry, what only proves that the log is whole."""
+PAGE = 50
+"""Renders that are listed at a time."""
+
+_ONE = re.compile(rf"{SESSION}/(entry|render)/([^/?#]+)")
+
+TEMPLATES = [
+    ResourceTemplate(
+        uri_template=f"{SESSION}/entry/{{id}}",
+        name="entry",
+        description="One entry of the log, whole",
+        mime_type=JSON,
+    ),
+    ResourceTemplate(
+        uri_template=f"{SESSION}/render/{{id}}",
+        name="render",
+        description="One request that was sent to a model: what each message shows, and what was left out",
+        mime_type=JSON,
+    ),
+]
+
+PROMPT = Prompt(
+    name="recall",
+    description="Ask a question with what memory says about it",
+    arguments=[PromptArgument(name="question", description="What to ask", required=True)],
+)
+
+
+async def listed(memory: Memory, cursor: str | None) -> ListResourcesResult:
+    """List the session, and the newest requests that were sent of it, where they are kept."""
+    session = memory.session
+    found = [
+        Resource(uri=SESSION, name=session.session_id, description="The session in numbers", mime_type=JSON)
+    ]
+    try:
+        renders = await session.renders(limit=PAGE, after=cursor)
+    except PermissionDeniedError:  # this key may look at the session, and not at these
+        renders = []
+    links = [_link(one) for one in renders]
+    return ListResourcesResult(
+        resources=links if cursor else found + links,
+        next_cursor=renders[-1].id if len(renders) == PAGE else None,
+    )
+
+
+def _link(render: LoggedRender) -> Resource:
+    when = render.created_at.isoformat(timespec="seconds")
+    return Resource(
+        uri=f"{SESSION}/render/{quote(render.id, safe='')}",
+        name=f"{render.kind} {when}",
+        description=f"{render.tokens} tokens, {render.left_out} left out",
+        mime_type=JSON,
+    )
+
+
+async def read(memory: Memory, uri: str) -> Mapping[str, Json]:
+    """Return what a resource says; `NotFoundError` where there is none."""
+    session = memory.session
+    if uri == SESSION:
+        stats = await session.get_session_stats()
+        return {"session": session.session_id, "namespace": session.namespace, **lean(write(stats))}
+    match = _ONE.fullmatch(uri)
+    if match is None:
+        raise NotFoundError(
+            f"there is no resource {uri[:256]!r}", options=(SESSION, *[one.uri_template for one in TEMPLATES])
+        )
+    kind, id = match[1], unquote(match[2])
+    if kind == "render":
+        return write(await session.sent(id))
+    shown = write(await memory.entry(id), Entry)
+    return lean({name: value for name, value in shown.items() if name not in _INNER})
+
+
+async def prompted(memory: Memory, name: str, arguments: Mapping[str, str] | None) -> GetPromptResult:
+    """Write the prompt: what is recalled for the question as delimited data, and the question."""
+    if name != PROMPT.name:
+        raise NotFoundError(f"there is no prompt {name[:256]!r}", options=(PROMPT.name,))
+    given: Mapping[str, Any] = arguments or {}
+    if not given.get("question"):
+        raise ValidationError("is required", field="question")
+    question = validation.text(given["question"], "question")
+    found = await memory.session.recall(question)
+    said = await asyncio.to_thread(found.text)
+    block = chat_messages.recalled(said)["content"] if said else ""
+    text = f"{block}\n\n{question}" if block else question
+    return GetPromptResult(messages=[PromptMessage(role="user", content=TextContent(text=text))])

@@ -1,0 +1,95 @@
+"""`acms mcp` as a client starts it: a process that speaks on stdin and stdout, may die, and keeps what it answered."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters
+from typer.testing import CliRunner
+
+from acms.cli.commands import app as commands
+from tests.mcp.conftest import text_of
+
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+
+
+def _command(db: str, session: str) -> list[str]:
+    return ["-m", "acms.cli", "mcp", "--db", db, "--namespace", "user:1", "--session", session]
+
+
+class Raw:
+    """A process, line by line."""
+
+    def __init__(self, db: str, session: str) -> None:
+        command = [sys.executable, *_command(db, session)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ask(self, id: int, method: str, **params: Any) -> Any:
+        """Send a request and return the result; whatever else stands on stdout is no JSON, and fails."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        sent = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+        self.process.stdin.write(json.dumps(sent).encode() + b"\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        assert answer["id"] == id
+        return answer["result"]
+
+    def close(self) -> None:
+        """Let go of the pipes."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+async def test_what_was_answered_outlives_a_kill_and_other_sessions_find_it(tmp_path: Path) -> None:
+    db = f"sqlite:///{tmp_path / 'memory.db'}"
+    killed = Raw(db, "monday")
+    try:
+        killed.ask(1, "initialize", **HELLO)
+        said = {"text": "We deploy on Tuesdays.", "origin": "user", "key": "k"}
+        made = killed.ask(2, "tools/call", name="remember", arguments=said)["structuredContent"]
+    finally:
+        killed.process.kill()
+        killed.process.wait()
+        killed.close()
+    parameters = StdioServerParameters(
+        command=sys.executable, args=_command(db, "tuesday"), env=dict(os.environ)
+    )
+    query = {"query": "When do we deploy?"}
+    async with Client(parameters) as client:
+        assert client.protocol_version == "2026-07-28"
+        assert (await client.call_tool("recall", query)).structured_content["items"] == []
+        found = await client.call_tool("recall", {**query, "scope": "namespace"})
+        assert [(one["id"], one["session"]) for one in found.structured_content["items"]] == [
+            (made["id"], "monday")
+        ]
+        assert "We deploy on Tuesdays." in text_of(found)
+
+
+def test_a_client_that_goes_away_ends_the_process(tmp_path: Path) -> None:
+    command = [sys.executable, *_command(f"sqlite:///{tmp_path / 'memory.db'}", "one")]
+    done = subprocess.run(command, input=b"not JSON\n\n", capture_output=True, timeout=60)
+    assert done.returncode == 0
+    assert b"Traceback" not in done.stdout + done.stderr
+    for line in done.stdout.splitlines():
+        assert json.loads(line)["jsonrpc"] == "2.0"
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [one for one in sys.modules if one.partition(".")[0] == "acms" and ".mcp" in one]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    monkeypatch.setitem(sys.modules, "mcp.server", None)
+    monkeypatch.setitem(sys.modules, "mcp.server.stdio", None)
+    done = CliRunner().invoke(commands, ["mcp", "--db", f"sqlite:///{tmp_path / 'memory.db'}"])
+    assert done.exit_code == 1
+    assert "MISSING_EXTRA" in done.output
+    assert "[mcp]" in done.output
