@@ -33,6 +33,7 @@ from acms.errors import (
     LeaseLostError,
     LegalHoldError,
     MediaTypeError,
+    MergeConflictError,
     MethodError,
     MissingExtraError,
     NotAcceptableError,
@@ -57,6 +58,7 @@ from acms.errors import (
 )
 from acms.knowledge import Decision, Fact, Proposal, Reflection, Retired
 from acms.log.policy import ResolvedPolicy
+from acms.merging import MergeConflict, Merged
 from acms.model import (
     Entry,
     Job,
@@ -200,6 +202,9 @@ __all__ = [
     "MarkerType",
     "Media",
     "MediaTypeError",
+    "MergeConflict",
+    "MergeConflictError",
+    "Merged",
     "MessageReceipt",
     "MethodError",
     "MissingExtraError",

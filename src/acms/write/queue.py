@@ -13,7 +13,7 @@ import logging
 import os
 import random
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, NamedTuple
@@ -65,6 +65,8 @@ class AppendRequest:
     before: Sequence[Draft] = ()
     #: Version at which all of it was decided: at any other one it has to be decided again.
     at: int | None = None
+    #: Puts the drafts in their places itself, behind the end of the log, and returns them with the end behind them.
+    arrange: Callable[[Tail], tuple[Sequence[Draft], Tail]] | None = None
     #: Id of the newest message its writer has seen, None for an empty log.
     seen: Seen = ANY
     #: Close the current episode for this reason instead of appending drafts.
@@ -283,6 +285,11 @@ class WriteQueue:
             elif request.rewrite:
                 await self._refuse_overtaken(request, head)
                 placed.drafts.append(request.drafts)
+            elif request.arrange is not None:
+                drafts, placed.tail = request.arrange(tail)
+                placed.drafts.append(drafts)
+                if any(draft.closes is not None for draft in drafts):
+                    placed.reflects = request.reflect
             else:
                 self._place(request, placed)
         jobs = await self._jobs(batch[-1].watch, head, placed)
