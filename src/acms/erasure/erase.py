@@ -18,6 +18,7 @@ from acms.errors import ACMSError, EntryNotFoundError, LegalHoldError, SessionNo
 from acms.facts.consolidate import fold, mentions
 from acms.log import policy, validation
 from acms.log.in_force import Cover
+from acms.log.merges import batch_of, is_record
 from acms.log.policy import CompactionPolicy
 from acms.log.provenance import COPIED, COPIES, Link, Reached, Run, spans
 from acms.log.read import profile
@@ -410,12 +411,19 @@ async def _own(
 
 
 async def _made(storage: StorageBackend, contexts: Iterable[Context]) -> AsyncIterator[Link]:
-    """Yield everything in some contexts that was made from something: facts, summaries, edits."""
+    """Yield everything in some contexts that was made from something: facts, summaries, edits, copies of a merge."""
     for context in contexts:
         async for _, entry in _own(storage, [context], kinds=(Kind.FACT, Kind.SUMMARY)):
             yield _link(context, entry)
         async for _, entry in _own(storage, [context], kinds=(Kind.MESSAGE,), replacing=True):
             yield _link(context, entry)
+        async for _, entry in _own(storage, [context], kinds=(Kind.RETRACTION,)):
+            if is_record(entry):
+                first, last = batch_of(entry)
+                for copy in await storage.read(
+                    context.id, after=first - 1, at=last, kinds=(Kind.MESSAGE,), deleted=True
+                ):
+                    yield _link(context, copy)
 
 
 def _link(context: Context, entry: Entry) -> Link:
