@@ -256,7 +256,7 @@ async def _append(
         now=datetime.now(UTC),
         cleaned=lambda draft: _cleaned(shared, draft, counts=counts),
     )
-    written = merge_drafts.drafts(plan, found.ours, found.theirs, version, terms)
+    written = merge_drafts.drafts(plan, found.ours, found.theirs, terms)
     replacing = list(found.ours.by.values())
     gone = frozenset(entry.id for entry in written.gone)
     drafts = await retirement.with_facts(shared.storage, context, written.drafts, replacing, version, gone)

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from acms.branches.three_way import Edit, Gone, Learned, Log, Plan, Slot
 from acms.log import facts as rules
-from acms.log.encoding import entry_id, micros
+from acms.log.encoding import micros
 from acms.log.merges import KEPT, MERGED, SEEN
 from acms.model import Draft, Entry, Json, Kind, Origin, Span, ToolCall, ToolResult
 from acms.write import retirement
@@ -47,9 +47,9 @@ class Drafts:
     episodes: Mapping[int, str | None]
 
 
-def drafts(done: Plan, ours: Log, theirs: Log, version: int, terms: Terms) -> Drafts:
-    """Write a plan down as what is appended behind a version of this side."""
-    return _Writing(done, ours, theirs, version, terms).written()
+def drafts(done: Plan, ours: Log, theirs: Log, terms: Terms) -> Drafts:
+    """Write a plan down as what is appended to this side."""
+    return _Writing(done, ours, theirs, terms).written()
 
 
 def record(done: Plan, ours: Log, theirs: Log, terms: Terms) -> Draft:
@@ -85,26 +85,20 @@ def _retraction(
 class _Writing:
     """One plan being written down."""
 
-    def __init__(self, done: Plan, ours: Log, theirs: Log, version: int, terms: Terms) -> None:
+    def __init__(self, done: Plan, ours: Log, theirs: Log, terms: Terms) -> None:
         self._done = done
         self._ours = ours
         self._theirs = theirs
-        self._version = version
         self._terms = terms
         self._keys = {slot.entry.key for slot in ours.slots.values()}
-        self._ids = dict(done.ids)
         self._replacing = list(ours.by.values())
 
     def written(self) -> Drafts:
-        done, head = self._done, self._version
+        done = self._done
         steps: list[tuple[int, Slot | Edit | Learned]] = [(one.entry.version, one) for one in done.comes]
         steps += [(one.shown.version, one) for one in done.edits]
         steps += [(one.fact.version, one) for one in done.learned]
         steps.sort(key=lambda step: step[0])
-        for place, (_, step) in enumerate(steps, head + 1):
-            if isinstance(step, Slot):  # its random digits are not known yet
-                name = entry_id(Kind.MESSAGE, self._ours.context, place, "")
-                self._ids.update(dict.fromkeys((step.entry.id, *step.entry.sources), name))
         found = [self._write(step) for _, step in steps]
         found += self._retractions()
         gone = [entry for edit in done.edits for entry in _both(edit.slot)]
@@ -170,7 +164,7 @@ class _Writing:
         """Return the data of a fact or a retraction, the messages it demotes by what they are called here."""
         if "demotes" not in data:
             return data
-        return {**data, "demotes": [[self._ids.get(id, id), good] for id, good in data["demotes"]]}
+        return {**data, "demotes": [[self._done.ids.get(id, id), good] for id, good in data["demotes"]]}
 
     def _retractions(self) -> list[Draft]:
         """Return what puts messages and facts out of force: one entry for each of the other side, one of our own."""
