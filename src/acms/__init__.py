@@ -58,7 +58,6 @@ from acms.errors import (
 )
 from acms.knowledge import Decision, Fact, Proposal, Reflection, Retired
 from acms.log.policy import ResolvedPolicy
-from acms.merging import MergeConflict, Merged
 from acms.model import (
     Entry,
     Job,
@@ -137,11 +136,18 @@ from acms.storage import open_storage
 from acms.view import View
 
 if TYPE_CHECKING:
+    from acms.log.merges import MergeConflict, Merged
     from acms.prompt.builder import Prompt
     from acms.runtime.version import __version__
 
 __getattr__, __dir__ = _lazily(
-    __name__, {"Prompt": "acms.prompt.builder", "__version__": "acms.runtime.version"}
+    __name__,
+    {
+        "MergeConflict": "acms.log.merges",
+        "Merged": "acms.log.merges",
+        "Prompt": "acms.prompt.builder",
+        "__version__": "acms.runtime.version",
+    },
 )
 
 __all__ = [

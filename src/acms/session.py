@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from acms import compose
 from acms.config import ACMSConfig
@@ -24,7 +24,6 @@ from acms.knowledge import Cardinality, Fact
 from acms.log import foreign, validation
 from acms.log import policy as policy_levels
 from acms.log.policy import ResolvedPolicy
-from acms.merging import Merged, MergeStrategy
 from acms.model import (
     ANY,
     EMPTY,
@@ -58,9 +57,11 @@ from acms.view import View
 from acms.write import rewrite
 from acms.write import sync as syncing
 from acms.write.episodes import TIME_GAP
-from acms.write.queue import AppendRequest, Delivered, Writer
-from acms.write.receipts import receipts_of
+from acms.write.queue import AppendRequest, Delivered, Writer, receipts_of
 from acms.write.rewrite import DETECTED
+
+if TYPE_CHECKING:
+    from acms.log.merges import Merged, MergeStrategy
 
 __all__ = ["ACMS"]
 

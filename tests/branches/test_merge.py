@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from acms import ACMS, ConflictError, MergeConflictError, SessionNotFoundError, ValidationError, open_storage
-from acms.log.merges import is_record
-from acms.merging import MergeConflict
+from acms.log.in_force import is_record
+from acms.log.merges import MergeConflict
 from acms.model import Kind, Origin, Role, State, ToolResult
 from acms.testing.logs import noted, put, sound, summed_up
 from tests.support.talk import Storage, contents, fill, session_on, tool_turn

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from acms import ACMS, MergeConflictError, open_storage
 from acms.log.in_force import Cover, effective
-from acms.merging import MergeStrategy
+from acms.log.merges import MergeStrategy
 from acms.model import Kind
 from tests.support.talk import contents, session_on
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from acms import ACMS, open_storage
-from acms.log.merges import is_record
+from acms.log.in_force import is_record
 from acms.model import Kind
 
 from ._process import finish, python

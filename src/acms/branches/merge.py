@@ -17,8 +17,8 @@ from acms.branches.forks import Side
 from acms.branches.merge_drafts import Terms
 from acms.branches.three_way import Log, Plan
 from acms.errors import ConflictError, GoneError, MergeConflictError, SessionNotFoundError, ValidationError
+from acms.log.merges import MergeConflict, Merged, MergeStrategy
 from acms.log.policy import PRIVATE
-from acms.merging import MergeConflict, Merged, MergeStrategy
 from acms.model import Context, Draft, Entry, Head, Kind, ToolCall
 from acms.observability.logging import log
 from acms.ports import StorageBackend
@@ -58,7 +58,7 @@ async def merge(
     while True:
         found = await _read(shared, side)
         plan = three_way.plan(found.ours, found.theirs, strategy)
-        merged = _told(shared, side, found, plan, strategy, dry_run=dry_run)
+        merged = _described(shared, side, found, plan, strategy, dry_run=dry_run)
         if dry_run or not plan:
             return merged
         if strategy == "refuse" and plan.conflicts:
@@ -112,14 +112,14 @@ async def _read(shared: SharedSession, side: Side) -> _Read:
     theirs = await _replacing(storage, other.id, version)
     spans = three_way.touched(theirs, common)
     own = await storage.read(other.id, at=version, after=common)
-    shared_ = await _common(storage, other.id, common, spans, own)
+    both = await _common(storage, other.id, common, spans, own)
     return _Read(
         context,
         head,
         other,
         version,
-        await _log(storage, context.id, runs, common, shared_),
-        await _log(storage, other.id, there, common, shared_, theirs, own),
+        await _log(storage, context.id, runs, common, both),
+        await _log(storage, other.id, there, common, both, theirs, own),
     )
 
 
@@ -181,7 +181,7 @@ async def _log(
     context: str,
     runs: Sequence[tuple[str, int, int]],
     common: int,
-    shared_: Sequence[Entry],
+    both: Sequence[Entry],
     replacing: Sequence[Entry] | None = None,
     own: Sequence[Entry] | None = None,
 ) -> Log:
@@ -196,7 +196,7 @@ async def _log(
         runs,
         common,
         replacing=replacing,
-        entries=[*shared_, *own],
+        entries=[*both, *own],
         facts=await storage.read(context, at=version, kinds=(Kind.FACT,)),
         retractions=await storage.read(context, at=version, kinds=(Kind.RETRACTION,)),
     )
@@ -205,7 +205,7 @@ async def _log(
 # ── telling ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _told(
+def _described(
     shared: SharedSession, side: Side, found: _Read, plan: Plan, strategy: MergeStrategy, *, dry_run: bool
 ) -> Merged:
     """Say what a plan does, each entry as it may leave."""
@@ -226,12 +226,12 @@ def _told(
         appended=tuple(theirs.entries([shown for _, shown in sorted(comes, key=lambda row: row[0])])),
         changed=tuple([Change(before=ours.entry(one), after=theirs.entry(two)) for one, two in changed]),
         retracted=tuple(ours.entries(sorted(gone, key=lambda entry: entry.version))),
-        conflicts=tuple([_shown(one, ours, theirs) for one in plan.conflicts]),
+        conflicts=tuple([_redacted(one, ours, theirs) for one in plan.conflicts]),
         gone=plan.gone,
     )
 
 
-def _shown(conflict: MergeConflict, ours: Stage, theirs: Stage) -> MergeConflict:
+def _redacted(conflict: MergeConflict, ours: Stage, theirs: Stage) -> MergeConflict:
     return replace(
         conflict,
         base=tuple(theirs.entries(conflict.base)),

@@ -14,7 +14,8 @@ from datetime import datetime
 from acms.branches.three_way import Edit, Gone, Learned, Log, Plan, Slot
 from acms.log import facts as rules
 from acms.log.encoding import micros
-from acms.log.merges import KEPT, MERGED, SEEN
+from acms.log.in_force import MERGED, SEEN
+from acms.log.merges import KEPT
 from acms.model import Draft, Entry, Json, Kind, Origin, Span, ToolCall, ToolResult
 from acms.write import retirement
 from acms.write.episodes import Tail

@@ -16,8 +16,7 @@ from acms.log import trust
 from acms.log.encoding import locate
 from acms.log.facts import Address, Succession, address_of, has_address
 from acms.log.in_force import Cover, anchor
-from acms.log.merges import KEPT, Merges, Origin, Vector, knows
-from acms.merging import MergeConflict, MergeStrategy
+from acms.log.merges import KEPT, MergeConflict, Merges, MergeStrategy, Origin, Vector, knows
 from acms.model import Entry, Kind, Span, State
 
 Shown: TypeAlias = Entry | None
@@ -39,7 +38,7 @@ class Slot:
     @property
     def changed(self) -> bool:
         """Whether something else is read there than the other side knows."""
-        return self.kept or said(self.now) != said(self.before)
+        return self.kept or wording(self.now) != wording(self.before)
 
     @property
     def moved(self) -> bool:
@@ -47,7 +46,7 @@ class Slot:
         return (self.now is None) != (self.before is None)
 
 
-def said(entry: Shown) -> Hashable:
+def wording(entry: Shown) -> Hashable:
     """Return what an entry says, the same for two that say the same."""
     return None if entry is None else (entry.role, entry.content, entry.parts)
 
@@ -121,11 +120,11 @@ class Log:
     def _slot(self, entry: Entry) -> Slot:
         known = knows(self.known, self.origin(entry))
         plain = not self.undone(entry)
-        before = self._shown(entry, self.before, plain) if known else None
+        before = self._visible(entry, self.before, plain) if known else None
         kept = (entry.context, entry.version) in self._kept
-        return Slot(entry, self._shown(entry, self.cover, plain), before, kept)
+        return Slot(entry, self._visible(entry, self.cover, plain), before, kept)
 
-    def _shown(self, entry: Entry, cover: Cover, plain: bool) -> Shown:
+    def _visible(self, entry: Entry, cover: Cover, plain: bool) -> Shown:
         by = cover.by(entry.version)
         found = (entry if plain else None) if by is None else self.by.get(by)
         if found is None or found.kind is not Kind.MESSAGE or found.state is not State.LIVE:
@@ -176,7 +175,7 @@ class Pair:
         """Whether the other side changed it, and this side does not read the same."""
         if self.theirs is None:  # left out there, although it was seen
             return self.ours is not None and None not in (self.ours.now, self.ours.before)
-        return self.theirs.changed and said(self.came) != said(self.stands)
+        return self.theirs.changed and wording(self.came) != wording(self.stands)
 
     @property
     def here(self) -> bool:
@@ -380,7 +379,7 @@ class _Messages:
                     done.retracted.append((ours, by))
             elif ours.entry.state is not State.LIVE:  # what has lost its content here is not brought back
                 done.gone += 1
-            elif said(came) != said(ours.now):
+            elif wording(came) != wording(ours.now):
                 done.edits.append(Edit(ours, came))
 
 
@@ -392,10 +391,10 @@ class _Facts:
         self._theirs = theirs
         self._strategy: MergeStrategy = strategy
         self._plan = done
-        self._now = _succession(ours, before=False)
-        self._before = _succession(ours, before=True)
-        self._there = _succession(theirs, before=False)
-        self._known = _succession(theirs, before=True)
+        self._now = _facts_of(ours, before=False)
+        self._before = _facts_of(ours, before=True)
+        self._there = _facts_of(theirs, before=False)
+        self._known = _facts_of(theirs, before=True)
 
     def run(self) -> None:
         origin = self._theirs.origin
@@ -467,12 +466,12 @@ class _Facts:
                 self._plan.unlearned.append(Gone((here,), self._theirs.reason(old)))
         for fact in added:
             ended = tuple(dict.fromkeys(taken.get(fact.id, ())))
-            if not ended and (fact.id in refused or self._said_here(fact)):
+            if not ended and (fact.id in refused or self._known_here(fact)):
                 self._plan.agreed = True
                 continue
             self._plan.learned.append(Learned(fact, ended))
 
-    def _said_here(self, fact: Entry) -> bool:
+    def _known_here(self, fact: Entry) -> bool:
         same = [one for one in self._now.in_force if address_of(one) == address_of(fact)]
         return any(claims(one) == claims(fact) for one in same)
 
@@ -510,7 +509,7 @@ class _Facts:
         return resolution == "theirs"
 
 
-def _succession(log: Log, *, before: bool) -> Succession:
+def _facts_of(log: Log, *, before: bool) -> Succession:
     """Return the facts of a side, as they are or as the other side last knew them."""
     if not before:
         return Succession(log.facts, log.cover)

@@ -26,7 +26,7 @@ from acms.client.log import Log
 from acms.client.portal import Block, Door, blocking, made, over, read, run, stepping
 from acms.client.session import Reads, Writes
 from acms.client.verb import verb
-from acms.merging import Merged, MergeStrategy
+from acms.log.merges import Merged, MergeStrategy
 from acms.model import Json
 from acms.ports import KVMemory
 from acms.prompt import builder as _prompt

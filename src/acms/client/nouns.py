@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar, get_origin
 
 from acms.errors import ACMSError, ConfigurationError
-from acms.merging import Merged
+from acms.log.merges import Merged
 from acms.model import Json
 from acms.nouns import read
 from acms.results import Branch, Certainty, ContextItem, ContextItems, Diff, Ledger, Tree, Verdict

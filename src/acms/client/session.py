@@ -20,8 +20,8 @@ from acms.client.verb import Asks, Given, Remote, branching, fill, many, one, pl
 from acms.errors import GoneError, JobFailedError, NotFoundError, ValidationError
 from acms.knowledge import Fact
 from acms.log import foreign, validation
+from acms.log.merges import Merged, MergeStrategy
 from acms.log.policy import ResolvedPolicy
-from acms.merging import Merged, MergeStrategy
 from acms.model import ANY, Entry, Job, JobState, Json, Part, Privacy
 from acms.nouns import camel, read, write_part
 from acms.prompt_types import LoggedRender, RenderDetails

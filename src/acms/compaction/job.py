@@ -34,8 +34,7 @@ from acms.jobs import requests
 from acms.jobs.worker import POLL, Handler
 from acms.log import in_force, read, summary_levels, trust
 from acms.log import policy as policy_levels
-from acms.log.in_force import Cover
-from acms.log.merges import is_record
+from acms.log.in_force import Cover, is_record
 from acms.log.policy import CompactionPolicy, changed
 from acms.log.summary_levels import Level
 from acms.model import (

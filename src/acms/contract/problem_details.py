@@ -15,7 +15,7 @@ from acms.errors import (
     TokenBudgetExceededError,
     ValidationError,
 )
-from acms.merging import MergeConflict
+from acms.log.merges import MergeConflict
 from acms.model import Json
 from acms.nouns import read, write
 

@@ -17,8 +17,7 @@ from acms.erasure import proof
 from acms.errors import ACMSError, EntryNotFoundError, LegalHoldError, SessionNotFoundError, ValidationError
 from acms.facts.consolidate import fold, mentions
 from acms.log import policy, validation
-from acms.log.in_force import Cover
-from acms.log.merges import batch_of, is_record
+from acms.log.in_force import Cover, is_record
 from acms.log.policy import CompactionPolicy
 from acms.log.provenance import COPIED, COPIES, Link, Reached, Run, spans
 from acms.log.read import profile
@@ -419,9 +418,9 @@ async def _made(storage: StorageBackend, contexts: Iterable[Context]) -> AsyncIt
             yield _link(context, entry)
         async for _, entry in _own(storage, [context], kinds=(Kind.RETRACTION,)):
             if is_record(entry):
-                first, last = batch_of(entry)
+                kinds, before = (Kind.MESSAGE,), entry.batch - 1
                 for copy in await storage.read(
-                    context.id, after=first - 1, at=last, kinds=(Kind.MESSAGE,), deleted=True
+                    context.id, after=before, at=entry.version, kinds=kinds, deleted=True
                 ):
                     yield _link(context, copy)
 

@@ -35,8 +35,10 @@ from acms.log.encoding import Entropy, token
 from acms.log.policy import CompactionPolicy, due
 from acms.log.read import active
 from acms.model import ANY, Append, Draft, Embedded, Expect, Head, JobDraft, Kind, Receipt, Seen, ToolCall
+from acms.nouns import episode_id
 from acms.observability.logging import log
 from acms.ports import StorageBackend
+from acms.results import MessageReceipt
 from acms.runtime.loops import PerLoop
 from acms.session_state import SharedSession
 from acms.storage.handles import here
@@ -454,6 +456,35 @@ def write_queue(storage: StorageBackend, context: str, entropy: Entropy) -> Writ
     if queue is None:
         queue = queues[context] = WriteQueue(storage, context, entropy)
     return queue
+
+
+def receipts_of(
+    context: str,
+    delivered: Delivered,
+    embedded: Embedded,
+    drafts: Sequence[Draft],
+    versions: Sequence[int] | None,
+) -> list[MessageReceipt]:
+    """Return what each message became; without `versions` they follow the first of the append."""
+    receipt, start = delivered.receipt, delivered.start
+    found: list[MessageReceipt] = []
+    for offset, draft in enumerate(drafts, start):
+        position = receipt.positions[offset]
+        assert position is not None  # only facts and the like have none
+        one = MessageReceipt(
+            message_id=receipt.ids[offset],
+            version=receipt.versions[0] + offset if versions is None else versions[offset - start],
+            position=position,
+            chain_hash=receipt.chains[offset].hex(),
+            episode_id=episode_id(context, draft.episode),
+            tokens=draft.tokens,
+            markers=draft.markers,
+            durability=receipt.durability,
+            embedded=embedded,
+            repeated=receipt.repeated,
+        )
+        found.append(one)
+    return found
 
 
 class Writer:

@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 
 from acms.errors import ConflictError, ExpiredError, GoneError, ValidationError
 from acms.log import validation
-from acms.log.in_force import Cover, group_spans
-from acms.log.merges import UNDO, batch_of, is_record
+from acms.log.in_force import UNDO, Cover, group_spans, is_record
 from acms.log.read import SHOWN
 from acms.model import Draft, Entry, Head, Kind, Origin, Part, Receipt, Span, State, Text, ToolResult
 from acms.ports import StorageBackend
@@ -110,7 +109,7 @@ async def take_back(
 async def undo_merge(shared: SharedSession, writer: Writer, context: str, record: Entry) -> int:
     """Take back all that a merge has appended, by its record; return the version of the retraction."""
     storage = shared.storage
-    first, last = batch_of(record)
+    first, last = record.batch, record.version
     while True:
         head = await storage.head(context)
         replacing = await storage.read(context, at=head.version, replacing=True)

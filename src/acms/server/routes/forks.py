@@ -9,7 +9,7 @@ from pydantic import Field
 
 from acms.errors import ConflictError, IdempotencyMismatchError, NotFoundError, ValidationError
 from acms.log import validation
-from acms.merging import Merged, MergeStrategy
+from acms.log.merges import Merged, MergeStrategy
 from acms.model import Context
 from acms.nouns import write
 from acms.results import Branch, Diff
