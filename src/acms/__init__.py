@@ -33,6 +33,7 @@ from acms.errors import (
     LeaseLostError,
     LegalHoldError,
     MediaTypeError,
+    MergeConflictError,
     MethodError,
     MissingExtraError,
     NotAcceptableError,
@@ -135,11 +136,18 @@ from acms.storage import open_storage
 from acms.view import View
 
 if TYPE_CHECKING:
+    from acms.log.merges import MergeConflict, Merged
     from acms.prompt.builder import Prompt
     from acms.runtime.version import __version__
 
 __getattr__, __dir__ = _lazily(
-    __name__, {"Prompt": "acms.prompt.builder", "__version__": "acms.runtime.version"}
+    __name__,
+    {
+        "MergeConflict": "acms.log.merges",
+        "Merged": "acms.log.merges",
+        "Prompt": "acms.prompt.builder",
+        "__version__": "acms.runtime.version",
+    },
 )
 
 __all__ = [
@@ -200,6 +208,9 @@ __all__ = [
     "MarkerType",
     "Media",
     "MediaTypeError",
+    "MergeConflict",
+    "MergeConflictError",
+    "Merged",
     "MessageReceipt",
     "MethodError",
     "MissingExtraError",

@@ -19,6 +19,7 @@
     │   └── EntryNotFoundError      ENTRY_NOT_FOUND       no
     ├── ConflictError               CONFLICT              yes    the log moved on; read the head and decide again
     │   ├── IdempotencyMismatchError IDEMPOTENCY_MISMATCH no     one key, two different messages
+    │   ├── MergeConflictError      MERGE_CONFLICT        no     both sides changed the same; carries .conflicts
     │   ├── PreconditionError       PRECONDITION          no     a message came after the one that was named
     │   └── LeaseLostError          LEASE_LOST            no     another worker holds the job now
     ├── GoneError                   GONE                  no     erased, expired or deleted
@@ -47,6 +48,7 @@ instance, `options` lists what the caller can do.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 __all__ = [
     "ACMSError",
@@ -67,6 +69,7 @@ __all__ = [
     "LeaseLostError",
     "LegalHoldError",
     "MediaTypeError",
+    "MergeConflictError",
     "MethodError",
     "MissingExtraError",
     "NotAcceptableError",
@@ -238,6 +241,20 @@ class IdempotencyMismatchError(ConflictError):
 
     code = "IDEMPOTENCY_MISMATCH"
     retryable = False
+
+
+class MergeConflictError(ConflictError):
+    """Both sides of a merge changed the same thing, and not to the same; nothing was merged."""
+
+    code = "MERGE_CONFLICT"
+    retryable = False
+
+    def __init__(
+        self, message: str | None = None, *, conflicts: Sequence[Any] = (), options: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message, options=options)
+        #: Each of them, as `acms.MergeConflict`.
+        self.conflicts: tuple[Any, ...] = tuple(conflicts)
 
 
 class PreconditionError(ConflictError):

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from acms import compose
 from acms.config import ACMSConfig
@@ -57,8 +57,11 @@ from acms.view import View
 from acms.write import rewrite
 from acms.write import sync as syncing
 from acms.write.episodes import TIME_GAP
-from acms.write.queue import AppendRequest, Delivered, Writer
+from acms.write.queue import AppendRequest, Delivered, Writer, receipts_of
 from acms.write.rewrite import DETECTED
+
+if TYPE_CHECKING:
+    from acms.log.merges import Merged, MergeStrategy
 
 __all__ = ["ACMS"]
 
@@ -422,7 +425,7 @@ class ACMS(View):
         receipts = (
             await self._repeated(context, delivered, embedded)
             if delivered.receipt.repeated
-            else _receipts(context, delivered, embedded, delivered.drafts, None)
+            else receipts_of(context, delivered, embedded, delivered.drafts, None)
         )
         self.last_receipt = receipts[-1]
         note(receipts)
@@ -455,7 +458,7 @@ class ACMS(View):
     async def _repeated(self, context: str, delivered: Delivered, embedded: Embedded) -> list[MessageReceipt]:
         ids = delivered.receipt.ids[delivered.start : delivered.start + len(delivered.drafts)]
         entries = [entry for entry in await self._shared.storage.get(ids) if entry is not None]
-        return _receipts(context, delivered, embedded, entries, [entry.version for entry in entries])
+        return receipts_of(context, delivered, embedded, entries, [entry.version for entry in entries])
 
     async def close_episode(self, reason: str = "manual") -> str:
         """End the current episode and return its id.
@@ -572,6 +575,24 @@ class ACMS(View):
         child = ACMS.__new__(ACMS)
         child._begin(shared.sibling(made))
         return child
+
+    async def merge(
+        self, other: View, *, strategy: MergeStrategy = "refuse", dry_run: bool = False
+    ) -> Merged:
+        """Bring in what another session of the same fork tree, or a view of it, changed since this one last knew it.
+
+        What it has said since is appended in its order, tool groups whole; its edits and retractions of older messages
+        follow, and its facts by their address. A conflict is what both sides changed, and not to the same: by default
+        `MergeConflictError` lists them all and nothing is merged; "ours" and "theirs" settle them as git's option of
+        that name does, and the rest is merged as ever. One commit does all of it, or with `dry_run` none: the answer
+        then says what would come. A merge is done once: again, it brings only what is new. `undo(version)` takes it
+        back. The other side stays as it is. `ConflictError` when it is private and this one is not.
+        """
+        from acms.branches import forks, merge
+
+        await self._known()
+        side = forks.Side(other._shared, other.ends_at)
+        return await merge.merge(self._shared, self._writer, side, strategy, dry_run=dry_run)
 
     async def tag(self, name: str, version: int | None = None, *, move: bool = False) -> int:
         """Name a version, the newest by default, and return it; `ConflictError` when the name stands for another one.
@@ -747,35 +768,6 @@ class ACMS(View):
         if context is None:
             raise SessionNotFoundError(f"the session {self.session_id!r} does not exist yet")
         return context
-
-
-def _receipts(
-    context: str,
-    delivered: Delivered,
-    embedded: Embedded,
-    drafts: Sequence[Draft],
-    versions: Sequence[int] | None,
-) -> list[MessageReceipt]:
-    """Return what each message became; without `versions` they follow the first of the append."""
-    receipt, start = delivered.receipt, delivered.start
-    found: list[MessageReceipt] = []
-    for offset, draft in enumerate(drafts, start):
-        position = receipt.positions[offset]
-        assert position is not None  # only facts and the like have none
-        one = MessageReceipt(
-            message_id=receipt.ids[offset],
-            version=receipt.versions[0] + offset if versions is None else versions[offset - start],
-            position=position,
-            chain_hash=receipt.chains[offset].hex(),
-            episode_id=episode_id(context, draft.episode),
-            tokens=draft.tokens,
-            markers=draft.markers,
-            durability=receipt.durability,
-            embedded=embedded,
-            repeated=receipt.repeated,
-        )
-        found.append(one)
-    return found
 
 
 def _listed(messages: object, most: int) -> Sequence[Mapping[str, Any]]:

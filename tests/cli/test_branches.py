@@ -293,3 +293,32 @@ def test_a_deep_tree_is_drawn_without_recursion() -> None:
         lines = drawn(tree, notes, "c0", signs)
         assert len(lines) == depth + 1
         assert lines[-1] == "   " * (depth - 1) + f"{signs.last}{signs.dash} from v1: s{depth} v1"
+
+
+@pytest.mark.usefixtures("talk")
+def test_merge_shows_what_would_come_merges_it_and_is_taken_back() -> None:
+    run("fork", "user_123", "--as", "what-if")
+
+    async def disagree(storage: Any) -> None:
+        for name, text in (("user_123", "ours"), ("what-if", "theirs")):
+            session = ACMS(name, storage, None, token_counter=HeuristicTokenCounter())
+            first = (await session.history(limit=1)).entries[0].id
+            await session.replace(first, text)
+            if name == "what-if":
+                await session.ingest("user", "and something new")
+            await session.close()
+
+    on_store(disagree)
+    shown = run("merge", "user_123", "what-if", "--dry-run").stdout
+    assert "+ v8 user: and something new" in shown
+    assert "!! message" in shown
+    assert "nothing was written" in shown
+    refusal = refused("merge", "user_123", "what-if")
+    assert refusal["code"] == "MERGE_CONFLICT"
+    assert any("--strategy theirs" in option for option in refusal["options"])
+    done = call("merge", "user_123", "what-if", "--strategy", "theirs")
+    assert done["merged"] is True
+    assert call("merge", "user_123", "what-if")["merged"] is False
+    assert "already up to date" in run("merge", "user_123", "what-if@8").stdout
+    run("undo", "user_123", str(done["version"]))
+    assert "and something new" not in run("window", "user_123").stdout

@@ -107,6 +107,7 @@ async def story(session: Session) -> AsyncIterator[Any]:
         await fork.diff("start"),
         str(await session.at(9).diff(5)),
     )  # type: ignore[arg-type]
+    yield str(await session.merge(fork, dry_run=True)), str(await fork.merge(session.at(9), dry_run=True))
     await fork.ingest("user", "Mail ann@example.org, or bob@example.org.", privacy="redact")
     await fork.ingest("user", "My diagnosis.", privacy="block")
     yield await fork.window(1000), await fork.recall("Who is to be mailed?"), await fork.history()

@@ -17,7 +17,7 @@ CAPABILITIES = (
 NOUNS = ("errors", "knowledge", "model", "ports", "prompt_types", "results")
 #: The modules of those capabilities that do I/O: jobs, pipelines, queues. This list only shrinks.
 IO = """
-    branches.copying branches.export branches.forks branches.witness
+    branches.copying branches.export branches.forks branches.merge branches.witness
     branches.importers.chat branches.importers.exports branches.importers.langgraph
     compaction.job
     contract.caller contract.engine contract.providers contract.session_source

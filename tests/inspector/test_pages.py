@@ -32,7 +32,7 @@ VIEWS = (
     "/facts",
     "/jobs",
     "/cost",
-    "/forks?other={fork}",
+    "/forks?other={fork}&merge={fork}",
     "/entry/{old}",
 )
 SHOTS = {VIEWS[0]: "timeline", VIEWS[1]: "sent", VIEWS[2]: "diff"}

@@ -39,7 +39,7 @@ def test_an_example_can_be_sent_as_it_stands(one: Service, operation: Any) -> No
         headers = {"Content-Type": operation.streams}
         reply = one.client.post(path, content=body, params={"contextId": context}, headers=headers)
     else:
-        body = _here(body)
+        body = _here(one, context, body)
         reply = one.client.request(operation.method, path, json=body, params=query)
     assert reply.status_code in {operation.status, *operation.also}, reply.text
 
@@ -48,8 +48,10 @@ def _newest(service: Service, context: str) -> str:
     return str(service.get(f"/contexts/{context}")["data"]["lastMessageId"])
 
 
-def _here(body: Any) -> Any:
-    """Return an example with a version that is there to be undone."""
+def _here(service: Service, context: str, body: Any) -> Any:
+    """Return an example with a version that is there to be undone, or a fork that is there to be merged."""
+    if isinstance(body, dict) and "other" in body:
+        return {**body, "other": service.client.post(f"/contexts/{context}/fork").json()["data"]["id"]}
     return {"version": 31} if body == {"version": 12} else body
 
 

@@ -468,6 +468,49 @@ def test_two_sides_can_be_compared(service: Service) -> None:
     problem(service.client.get(at, params={"otherVersion": 9}), 400, "otherVersion")
 
 
+def test_a_branch_is_previewed_merged_once_and_taken_back(service: Service) -> None:
+    context = service.talk("a", "b", key="ours", namespace="merge")
+    child = fork(service, context)
+    service.say(child, "c")
+    at = f"/contexts/{context}/merge"
+    plan = service.get(at, other=child)["data"]
+    assert (contents({"data": plan["appended"]}), plan["dryRun"], plan["version"]) == (["c"], True, None)
+    assert window(service, context) == ["a", "b"]
+    done = service.client.post(at, json={"other": child}).json()["data"]
+    assert (done["version"], done["common"]) == (4, 2)
+    assert window(service, context) == ["a", "b", "c"]
+    assert service.client.post(at, json={"other": child}).json()["data"]["version"] is None
+    assert service.client.post(f"/contexts/{context}/undo", json={"version": 4}).status_code == 200
+    assert window(service, context) == ["a", "b"]
+    early = service.get(at, other=child, otherVersion=2)["data"]
+    assert early["appended"] == []
+    problem(service.client.post(at, json={"other": context}), 400, "other")
+    problem(service.client.post(at, json={"other": child, "strategy": "both"}), 400, "strategy")
+    problem(service.client.post(at, json={"other": NOBODY}), 404)
+
+
+def test_conflicts_of_a_merge_are_listed_and_settled_by_a_strategy(service: Service) -> None:
+    context = service.talk("a", "b", key="disputed", namespace="merge")
+    child = fork(service, context)
+    first = service.get(f"/contexts/{context}/messages")["data"][0]["id"]
+    for one, text in ((context, "ours"), (child, "theirs")):
+        service.client.patch(f"/contexts/{one}/entries/{first}", json={"content": text})
+    at = f"/contexts/{context}/merge"
+    refused = service.client.post(at, json={"other": child})
+    problem(refused, 409)
+    said = refused.json()
+    (conflict,) = said["conflicts"]
+    assert (said["code"], conflict["kind"], conflict["type"]) == (
+        "MERGE_CONFLICT",
+        "message",
+        "modify/modify",
+    )
+    assert 'send "strategy": "theirs"' in said["options"]
+    assert contents({"data": conflict["theirs"]}) == ["theirs"]
+    assert service.client.post(at, json={"other": child, "strategy": "theirs"}).status_code == 200
+    assert window(service, context) == ["theirs", "b"]
+
+
 def test_an_edit_is_a_change(service: Service) -> None:
     context = service.talk("a", "b")
     first = service.get(f"/contexts/{context}/messages")["data"][0]["id"]

@@ -1,10 +1,11 @@
-"""Commands about forks and versions: fork, log, diff, at, tag, delete."""
+"""Commands about forks and versions: fork, merge, log, diff, at, tag, delete."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from itertools import chain, repeat
 from operator import itemgetter
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ from acms.branches.forks import COLLECT_AFTER
 from acms.cli import render
 from acms.cli.base import At, Session, Shell, Yes, command, known, opened, over, point
 from acms.cli.render import Column, Screen
-from acms.errors import SessionNotFoundError, ValidationError
+from acms.errors import MergeConflictError, SessionNotFoundError, ValidationError
 from acms.log.encoding import locate
 from acms.log.in_force import Cover
 from acms.model import Kind
@@ -59,6 +60,63 @@ async def fork(
     if whole:
         told = f"{made.session_id} is a copy of {session} up to v{made.version}"
     shell.show({**value, "version": made.version}, lambda: shell.line(told))
+
+
+class Strategy(StrEnum):
+    """What becomes of conflicts."""
+
+    REFUSE = "refuse"
+    OURS = "ours"
+    THEIRS = "theirs"
+
+
+@command("acms merge user_123 what-if --dry-run")
+async def merge(
+    shell: Shell,
+    session: Session,
+    other: Annotated[
+        str,
+        typer.Argument(metavar="OTHER", help="What is merged: a session, SESSION@VERSION or SESSION@TAG."),
+    ],
+    strategy: Annotated[
+        Strategy,
+        typer.Option("--strategy", help="What becomes of conflicts: whose side has its way in them."),
+    ] = Strategy.REFUSE,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would come, and write nothing.")
+    ] = False,
+) -> None:
+    """Bring what another branch has changed into a session.
+
+    All of it in one commit, or nothing where both sides changed the same. The other branch stays as it is. acms undo
+    takes a merge back.
+    """
+    async with shell.reading(session) as ours:
+        theirs = await _side(ours.storage, other, shell.namespace, None)
+        try:
+            found = await ours.merge(theirs, strategy=strategy.value, dry_run=dry_run)
+        except MergeConflictError as error:
+            again = f"acms merge {session} {other}"
+            raise MergeConflictError(
+                str(error),
+                conflicts=error.conflicts,
+                options=(
+                    f"{again} --dry-run shows all of them",
+                    f"{again} --strategy ours keeps what {session} says in them",
+                    f"{again} --strategy theirs takes what {other} says in them",
+                ),
+            ) from error
+    styles = {"-": "red", "+": "green", "@": "cyan", "!": "yellow"}
+
+    def draw() -> None:
+        for line in str(found).splitlines():
+            shell.line(line, "bold" if line[:3] in ("---", "+++") else styles.get(line[0], "dim"))
+        if found.version is not None:
+            shell.line(f"merged as v{found.version}; acms undo {session} {found.version} takes it back")
+        elif found:
+            shell.line("nothing was written")
+
+    shell.show({"merged": found.version is not None, **render.plain(found)}, draw)
 
 
 TAGS = Column("tag", wide=True, of=itemgetter(0)), Column("version", "cyan", of=lambda pair: f"v{pair[1]}")

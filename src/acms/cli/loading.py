@@ -15,7 +15,7 @@ EVALUATION = "acms_eval.cli"
 
 MODULES = {
     "acms.cli.adding": "add",
-    "acms.cli.branching": "at delete diff fork log tag",
+    "acms.cli.branching": "at delete diff fork log merge tag",
     "acms.cli.compacting": "compact compactions expand policy undo",
     "acms.cli.demo": "demo",
     "acms.cli.erasing": "erase",

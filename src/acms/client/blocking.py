@@ -26,6 +26,7 @@ from acms.client.log import Log
 from acms.client.portal import Block, Door, blocking, made, over, read, run, stepping
 from acms.client.session import Reads, Writes
 from acms.client.verb import verb
+from acms.log.merges import Merged, MergeStrategy
 from acms.model import Json
 from acms.ports import KVMemory
 from acms.prompt import builder as _prompt
@@ -86,6 +87,13 @@ class ACMS(View, Block, Writes):
     index: IndexStats = read("index", "How the indexes of the storage handle are doing.")
 
     wait_pending = verb(_async.ACMS.wait_pending)
+
+    def merge(self, other: View, *, strategy: MergeStrategy = "refuse", dry_run: bool = False) -> Merged:
+        """Bring in what another session of the same fork tree changed since this one last knew it.
+
+        See `acms.ACMS.merge`.
+        """
+        return run(self.inner.merge(_inner(other), strategy=strategy, dry_run=dry_run))
 
     def at(self, version: int | str) -> View:
         """Return a read-only view of the session as if its log ended at a version, or at a tag."""
@@ -184,6 +192,15 @@ class RemoteSession(RemoteView, Block, Writes):
     last_receipt: MessageReceipt | None = read(
         "last_receipt", "What the last ingested message became; None before the first one."
     )
+
+    def merge(
+        self, other: RemoteView, *, strategy: MergeStrategy = "refuse", dry_run: bool = False
+    ) -> Merged:
+        """Bring in what another session of the same fork tree changed since this one last knew it.
+
+        See `acms.ACMS.merge`.
+        """
+        return run(self.inner.merge(_inner(other), strategy=strategy, dry_run=dry_run))
 
     def at(self, version: int | str) -> RemoteView:
         """Return a read-only view of the session as if its log ended at a version, or at a tag."""

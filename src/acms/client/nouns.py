@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any, TypeVar, get_origin
 
 from acms.errors import ACMSError, ConfigurationError
+from acms.log.merges import Merged
 from acms.model import Json
 from acms.nouns import read
 from acms.results import Branch, Certainty, ContextItem, ContextItems, Diff, Ledger, Tree, Verdict
 
-__all__ = ["diff", "items", "noun", "nouns", "reading", "tree", "value"]
+__all__ = ["diff", "items", "merged", "noun", "nouns", "reading", "tree", "value"]
 
 T = TypeVar("T")
 
@@ -83,15 +84,23 @@ def items(context: str, written: Mapping[str, Any], shown: str) -> ContextItems:
     )
 
 
+def _side(name: str, shown: str) -> str:
+    """Return the name of a side with its version: the service knows it by its id."""
+    return f"{name} {shown.rpartition(' ')[2]}"
+
+
+@reading("merge")
+def merged(written: Mapping[str, Any], ours: str, theirs: str) -> Merged:
+    """Read what a merge did between two sides with these names."""
+    found = read(Merged, written)
+    return replace(found, ours=_side(ours, found.ours), theirs=_side(theirs, found.theirs))
+
+
 @reading("diff")
 def diff(written: Mapping[str, Any], left: str, right: str) -> Diff:
     """Read a difference between two sides with these names."""
     found = read(Diff, written)
-
-    def side(name: str, shown: str) -> str:
-        return f"{name} {shown.rpartition(' ')[2]}"  # the service knows it by its id
-
-    return replace(found, left=side(left, found.left), right=side(right, found.right))
+    return replace(found, left=_side(left, found.left), right=_side(right, found.right))
 
 
 @reading("tree")

@@ -20,6 +20,7 @@ from acms.client.verb import Asks, Given, Remote, branching, fill, many, one, pl
 from acms.errors import GoneError, JobFailedError, NotFoundError, ValidationError
 from acms.knowledge import Fact
 from acms.log import foreign, validation
+from acms.log.merges import Merged, MergeStrategy
 from acms.log.policy import ResolvedPolicy
 from acms.model import ANY, Entry, Job, JobState, Json, Part, Privacy
 from acms.nouns import camel, read, write_part
@@ -437,6 +438,24 @@ class RemoteSession(RemoteView, Writes):
 
     async def __aexit__(self, *error: object) -> None:
         """Close the session."""
+
+    async def merge(
+        self, other: RemoteView, *, strategy: MergeStrategy = "refuse", dry_run: bool = False
+    ) -> Merged:
+        """Bring in what another session of the same fork tree changed since this one last knew it.
+
+        See `acms.ACMS.merge`.
+        """
+        await self.log.known()
+        asked: Given = {
+            "other": await other.log.known(),
+            "other_version": await upto(other),
+            "strategy": strategy,
+        }
+        line = f"{'GET' if dry_run else 'POST'} merge"
+        return await Asks(
+            line, lambda answer, of: nouns.merged(answer.data, of.session_id, other.session_id)
+        )(self, asked)
 
     def at(self, version: int | str) -> RemoteView:
         """Return a read-only view of the session as if its log ended at a version, or at a tag; see `acms.ACMS.at`."""

@@ -23,7 +23,6 @@ from acms.errors import (
     ACMSError,
     ConflictError,
     EntryNotFoundError,
-    ExpiredError,
     GoneError,
     IdempotencyMismatchError,
     JobFailedError,
@@ -35,7 +34,7 @@ from acms.jobs import requests
 from acms.jobs.worker import POLL, Handler
 from acms.log import in_force, read, summary_levels, trust
 from acms.log import policy as policy_levels
-from acms.log.in_force import Cover
+from acms.log.in_force import Cover, is_record
 from acms.log.policy import CompactionPolicy, changed
 from acms.log.summary_levels import Level
 from acms.model import (
@@ -67,7 +66,7 @@ from acms.privacy.modes import strictest
 from acms.providers.tokens import token_counter
 from acms.results import Compaction, Lost
 from acms.text.summary_form import LEAST, cleaned
-from acms.write.rewrite import take_back, taken_back
+from acms.write.rewrite import refuse_expired, replaced, take_back, taken_back, undo_merge
 
 if TYPE_CHECKING:
     from acms.session_state import SharedSession
@@ -140,6 +139,8 @@ async def undo(shared: SharedSession, writer: Writer, version: int) -> int:
         entry = None if context is None else await _at(storage, context, version)
         if context is None or entry is None:
             raise EntryNotFoundError(f"the session {shared.session_id!r} has no version {version}")
+        if is_record(entry):
+            return await undo_merge(shared, writer, context, entry)
         if not entry.replaces:
             raise ValidationError(
                 f"v{version} is a {entry.kind.value} that replaces nothing",
@@ -153,17 +154,8 @@ async def undo(shared: SharedSession, writer: Writer, version: int) -> int:
         if by is not None:
             if await taken_back(shared, entry, next(one for one in replacing if one.version == by)):
                 return by
-            raise ConflictError(
-                f"v{version} was taken back or replaced by v{by}",
-                retryable=False,
-                options=(f"undo v{by} first",),
-            )
-        for first, last in entry.replaces:
-            for old in await storage.read(context, at=last, after=first - 1, kinds=read.SHOWN):
-                if old.state is State.EXPIRED and cover.by(old.version) == version:
-                    raise ExpiredError(
-                        f"retention has deleted the content of v{old.version}, it cannot come back"
-                    )
+            raise replaced(version, by)
+        await refuse_expired(storage, context, [entry], cover)
         receipt = await take_back(shared, writer, context, entry, replacing, head)
         if receipt is not None:
             return receipt.versions[0]

@@ -10,11 +10,14 @@ from acms.errors import (
     ACMSError,
     FitError,
     JobFailedError,
+    MergeConflictError,
     ProviderError,
     TokenBudgetExceededError,
     ValidationError,
 )
+from acms.log.merges import MergeConflict
 from acms.model import Json
+from acms.nouns import read, write
 
 __all__ = ["CODE", "MEDIA", "STATUS", "TITLES", "advice", "problem", "raised", "status_of"]
 
@@ -40,6 +43,7 @@ STATUS: Mapping[str, int] = {
     "EPISODE_NOT_FOUND": 404,
     "ENTRY_NOT_FOUND": 404,
     "CONFLICT": 409,
+    "MERGE_CONFLICT": 409,
     "PRECONDITION": 412,
     "IDEMPOTENCY_MISMATCH": 422,
     "LEASE_LOST": 409,
@@ -94,6 +98,16 @@ _SAID: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(said), meant)
     for said, meant in (
         ("choose another session_id", "choose another key"),
+        (r'merge with (strategy)="(ours|theirs)" to .*', r'send "\1": "\2"'),
+        (
+            "merge with dry_run=True to see all of them, .*",
+            "GET /api/v1/contexts/{contextId}/merge shows all of them: settle them on either side, and merge again",
+        ),
+        (
+            r"make this session private first: set_private\(\)",
+            'make this context private first: PATCH {"private": true}',
+        ),
+        ("fork one of them from the other", "fork one context from the other"),
         ("tag it with move=True", 'send "move": true'),
         ("tag a version of this log with move=True", 'tag a version of this log, with "move": true'),
         (
@@ -170,6 +184,8 @@ def problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
         written["budget"], written["required"] = error.budget, error.required
     if isinstance(error, FitError):
         written["where"], written["tried"] = error.where, list(error.tried)
+    if isinstance(error, MergeConflictError):
+        written["conflicts"] = [write(one) for one in error.conflicts]
     if isinstance(error, JobFailedError):
         written["jobId"] = error.job_id
     if isinstance(error, ProviderError):
@@ -216,6 +232,8 @@ def raised(written: Mapping[str, Json]) -> ACMSError:
         extra["over"] = extra["required"] - extra["budget"]
         extra["where"] = str(written.get("where", ""))
         extra["tried"] = tuple(str(one) for one in _list(written.get("tried")))
+    if isinstance(error, MergeConflictError):
+        extra["conflicts"] = tuple(read(MergeConflict, one) for one in _list(written.get("conflicts")))
     if isinstance(error, JobFailedError):
         extra["job_id"] = str(written.get("jobId", ""))
     if isinstance(error, ProviderError):

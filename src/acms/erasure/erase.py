@@ -17,7 +17,7 @@ from acms.erasure import proof
 from acms.errors import ACMSError, EntryNotFoundError, LegalHoldError, SessionNotFoundError, ValidationError
 from acms.facts.consolidate import fold, mentions
 from acms.log import policy, validation
-from acms.log.in_force import Cover
+from acms.log.in_force import Cover, is_record
 from acms.log.policy import CompactionPolicy
 from acms.log.provenance import COPIED, COPIES, Link, Reached, Run, spans
 from acms.log.read import profile
@@ -410,12 +410,19 @@ async def _own(
 
 
 async def _made(storage: StorageBackend, contexts: Iterable[Context]) -> AsyncIterator[Link]:
-    """Yield everything in some contexts that was made from something: facts, summaries, edits."""
+    """Yield everything in some contexts that was made from something: facts, summaries, edits, copies of a merge."""
     for context in contexts:
         async for _, entry in _own(storage, [context], kinds=(Kind.FACT, Kind.SUMMARY)):
             yield _link(context, entry)
         async for _, entry in _own(storage, [context], kinds=(Kind.MESSAGE,), replacing=True):
             yield _link(context, entry)
+        async for _, entry in _own(storage, [context], kinds=(Kind.RETRACTION,)):
+            if is_record(entry):
+                kinds, before = (Kind.MESSAGE,), entry.batch - 1
+                for copy in await storage.read(
+                    context.id, after=before, at=entry.version, kinds=kinds, deleted=True
+                ):
+                    yield _link(context, copy)
 
 
 def _link(context: Context, entry: Entry) -> Link:

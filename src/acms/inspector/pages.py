@@ -420,7 +420,7 @@ async def cost(visit: Visit) -> Response:
 
 
 async def forks(visit: Visit) -> Response:
-    """Show the tree, and how what is in force differs between two branches or versions."""
+    """Show the tree, how what is in force differs between two branches or versions, and what a merge would do."""
     shown = await visit.session("forks")
     tree = (await visit.api.get(f"{shown['here']}/tree"))["data"]
     left, other, right = visit.asked("left"), visit.asked("other"), visit.asked("right")
@@ -428,8 +428,11 @@ async def forks(visit: Visit) -> Response:
     if other or left or right:
         there = {"other": other, **{f"other{name[2:]}": value for name, value in place(right).items()}}
         diff = (await visit.api.get(f"{shown['here']}/diff", **place(left), **there))["data"]
-    form = {"left": left, "other": other, "right": right}
-    return await visit.page("forks.html", **shown, tree=tree, diff=diff, form=form)
+    source, merge = visit.asked("merge"), None
+    if source:
+        merge = (await visit.api.get(f"{shown['here']}/merge", other=source))["data"]
+    form = {"left": left, "other": other, "right": right, "merge": source}
+    return await visit.page("forks.html", **shown, tree=tree, diff=diff, merge=merge, form=form)
 
 
 async def docs(visit: Visit) -> Response:

@@ -23,6 +23,18 @@ LONG_RUN = 64
 ENDED = ("removed", "archived")
 """Reasons of retractions that end a fact without making it untrue that it took the place of others."""
 
+UNDO = "undo"
+"""Reason of the retraction of a rewrite."""
+MERGED = "merged"
+"""Reason of the record of a merge; in the data of a copied retraction, the id of the original."""
+SEEN = "seen"
+"""Version vector in the data of the record of a merge."""
+
+
+def is_record(entry: Entry) -> bool:
+    """Whether an entry is the record of a merge."""
+    return entry.kind is Kind.RETRACTION and entry.data.get("reason") == MERGED and SEEN in entry.data
+
 
 ASKED = "asked"
 """Says in the data of a summary whether somebody asked for it; False when an append did, for room."""

@@ -40,6 +40,7 @@ _PROBLEM: Mapping[str, Json] = {
         "required": {"type": "integer"},
         "where": {"type": "string"},
         "tried": {"type": "array", "items": {"type": "string"}},
+        "conflicts": {"type": "array", "items": {"$ref": "#/components/schemas/MergeConflict"}},
         "jobId": {"type": "string"},
         "provider": {"type": "string"},
     },

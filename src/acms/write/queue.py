@@ -13,7 +13,7 @@ import logging
 import os
 import random
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, NamedTuple
@@ -35,8 +35,10 @@ from acms.log.encoding import Entropy, token
 from acms.log.policy import CompactionPolicy, due
 from acms.log.read import active
 from acms.model import ANY, Append, Draft, Embedded, Expect, Head, JobDraft, Kind, Receipt, Seen, ToolCall
+from acms.nouns import episode_id
 from acms.observability.logging import log
 from acms.ports import StorageBackend
+from acms.results import MessageReceipt
 from acms.runtime.loops import PerLoop
 from acms.session_state import SharedSession
 from acms.storage.handles import here
@@ -65,6 +67,8 @@ class AppendRequest:
     before: Sequence[Draft] = ()
     #: Version at which all of it was decided: at any other one it has to be decided again.
     at: int | None = None
+    #: Puts the drafts in their places itself, behind the end of the log, and returns them with the end behind them.
+    arrange: Callable[[Tail], tuple[Sequence[Draft], Tail]] | None = None
     #: Id of the newest message its writer has seen, None for an empty log.
     seen: Seen = ANY
     #: Close the current episode for this reason instead of appending drafts.
@@ -283,6 +287,11 @@ class WriteQueue:
             elif request.rewrite:
                 await self._refuse_overtaken(request, head)
                 placed.drafts.append(request.drafts)
+            elif request.arrange is not None:
+                drafts, placed.tail = request.arrange(tail)
+                placed.drafts.append(drafts)
+                if any(draft.closes is not None for draft in drafts):
+                    placed.reflects = request.reflect
             else:
                 self._place(request, placed)
         jobs = await self._jobs(batch[-1].watch, head, placed)
@@ -447,6 +456,35 @@ def write_queue(storage: StorageBackend, context: str, entropy: Entropy) -> Writ
     if queue is None:
         queue = queues[context] = WriteQueue(storage, context, entropy)
     return queue
+
+
+def receipts_of(
+    context: str,
+    delivered: Delivered,
+    embedded: Embedded,
+    drafts: Sequence[Draft],
+    versions: Sequence[int] | None,
+) -> list[MessageReceipt]:
+    """Return what each message became; without `versions` they follow the first of the append."""
+    receipt, start = delivered.receipt, delivered.start
+    found: list[MessageReceipt] = []
+    for offset, draft in enumerate(drafts, start):
+        position = receipt.positions[offset]
+        assert position is not None  # only facts and the like have none
+        one = MessageReceipt(
+            message_id=receipt.ids[offset],
+            version=receipt.versions[0] + offset if versions is None else versions[offset - start],
+            position=position,
+            chain_hash=receipt.chains[offset].hex(),
+            episode_id=episode_id(context, draft.episode),
+            tokens=draft.tokens,
+            markers=draft.markers,
+            durability=receipt.durability,
+            embedded=embedded,
+            repeated=receipt.repeated,
+        )
+        found.append(one)
+    return found
 
 
 class Writer:

@@ -72,13 +72,19 @@ async def with_facts(
     if not made:
         return tuple(drafts)
     after = Cover(rules.then(replacing, drafts, version), searchable=True)
-    revoked = rules.revoked(made, after, gone)
+    cited = gone.union(*[_called(entry) for entry in await storage.get(sorted(gone)) if entry is not None])
+    revoked = rules.revoked(made, after, cited)
     found = (*drafts, _revocation(revoked, gone)) if revoked else tuple(drafts)
     after = Cover(rules.then(replacing, found, version), searchable=True)
     clash = rules.collision(made, Cover(replacing, searchable=True), after)
     if clash is not None:
         raise _clash(*clash)
     return found
+
+
+def _called(entry: Entry) -> tuple[str, ...]:
+    """Return the ids under which facts of a log may cite a message: its own, and of a copy those of the original."""
+    return (entry.id,) if entry.replaces else (entry.id, *entry.sources)
 
 
 def _caused(entry: Entry, by: Entry) -> bool:

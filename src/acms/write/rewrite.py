@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from acms.errors import GoneError, ValidationError
+from acms.errors import ConflictError, ExpiredError, GoneError, ValidationError
 from acms.log import validation
-from acms.log.in_force import Cover, group_spans
-from acms.model import Draft, Entry, Head, Kind, Origin, Part, Receipt, State, Text, ToolResult
+from acms.log.in_force import UNDO, Cover, group_spans, is_record
+from acms.log.read import SHOWN
+from acms.model import Draft, Entry, Head, Kind, Origin, Part, Receipt, Span, State, Text, ToolResult
+from acms.ports import StorageBackend
 from acms.privacy.modes import stored_mode
 from acms.recall.planner import media_tokens
 from acms.session_state import SharedSession
@@ -21,8 +23,6 @@ from acms.write.queue import Writer
 
 DETECTED = (Origin.USER, Origin.ASSISTANT)
 """Whose texts are searched for markers."""
-UNDO = "undo"
-"""Reason of the retraction of a rewrite."""
 
 
 async def retract(shared: SharedSession, writer: Writer, id: str, *, reason: str, alone: bool = False) -> int:
@@ -30,6 +30,8 @@ async def retract(shared: SharedSession, writer: Writer, id: str, *, reason: str
     reason = validation.name(reason, "reason")
     while True:
         context, target, replacing, head = await _target(shared, id)
+        if is_record(target):
+            return await undo_merge(shared, writer, context, target)
         # What a summary stands for can still be found and come back: that too must end.
         cover = Cover(replacing, searchable=True)
         edit = cover.edit_of(target)
@@ -77,20 +79,78 @@ async def retract(shared: SharedSession, writer: Writer, id: str, *, reason: str
 
 
 async def take_back(
-    shared: SharedSession, writer: Writer, context: str, entry: Entry, replacing: Sequence[Entry], head: Head
+    shared: SharedSession,
+    writer: Writer,
+    context: str,
+    entry: Entry,
+    replacing: Sequence[Entry],
+    head: Head,
+    *,
+    spans: tuple[Span, ...] = (),
+    gone: Sequence[Entry] = (),
 ) -> Receipt | None:
-    """Append the retraction of a rewrite; None when something came first: decide again."""
+    """Append the retraction of a rewrite; None when something came first: decide again.
+
+    One of several entries has all their `spans`, and the entries themselves as `gone`.
+    """
     draft = Draft(
         kind=Kind.RETRACTION,
         created_at=datetime.now(UTC),
         origin=Origin.DERIVED,
-        replaces=((entry.version, entry.version),),
+        replaces=spans or ((entry.version, entry.version),),
         sources=(entry.id,),
         data={"reason": UNDO},
     )
     return await _rewrite(
-        shared, writer, context, draft, replacing, head, entry.id, UNDO, gone=[entry], undone=entry
+        shared, writer, context, draft, replacing, head, entry.id, UNDO, gone=gone or [entry], undone=entry
     )
+
+
+async def undo_merge(shared: SharedSession, writer: Writer, context: str, record: Entry) -> int:
+    """Take back all that a merge has appended, by its record; return the version of the retraction."""
+    storage = shared.storage
+    first, last = record.batch, record.version
+    while True:
+        head = await storage.head(context)
+        replacing = await storage.read(context, at=head.version, replacing=True)
+        cover = Cover(replacing)
+        by_version = {one.version: one for one in replacing}
+        by = cover.by(last)
+        if by is not None:
+            if await taken_back(shared, record, by_version[by]):
+                return by
+            raise replaced(last, by)
+        for version in range(first, last):
+            later = by_version.get(cover.by(version) or 0)
+            if later is not None and later.version > last and later.kind is not Kind.RETRACTION:
+                raise replaced(version, later.version)
+        came = await storage.read(context, after=first - 1, at=last)
+        await refuse_expired(storage, context, came, cover)
+        receipt = await take_back(
+            shared, writer, context, record, replacing, head, spans=((first, last),), gone=came
+        )
+        if receipt is not None:
+            return receipt.versions[0]
+
+
+def replaced(version: int, by: int) -> ConflictError:
+    """Return the refusal to take back what was taken back or replaced since."""
+    return ConflictError(
+        f"v{version} was taken back or replaced by v{by}", retryable=False, options=(f"undo v{by} first",)
+    )
+
+
+async def refuse_expired(
+    storage: StorageBackend, context: str, entries: Sequence[Entry], cover: Cover
+) -> None:
+    """Raise `ExpiredError` when something that some entries put out of force has lost its content."""
+    for entry in entries:
+        for first, last in entry.replaces:
+            for old in await storage.read(context, at=last, after=first - 1, kinds=SHOWN):
+                if old.state is State.EXPIRED and cover.by(old.version) == entry.version:
+                    raise ExpiredError(
+                        f"retention has deleted the content of v{old.version}, it cannot come back"
+                    )
 
 
 async def taken_back(shared: SharedSession, entry: Entry, by: Entry) -> bool:

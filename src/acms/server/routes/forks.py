@@ -9,10 +9,11 @@ from pydantic import Field
 
 from acms.errors import ConflictError, IdempotencyMismatchError, NotFoundError, ValidationError
 from acms.log import validation
+from acms.log.merges import Merged, MergeStrategy
 from acms.model import Context
 from acms.nouns import write
 from acms.results import Branch, Diff
-from acms.server.operation import BASE, Body, Call, Operations, Reply, Scope
+from acms.server.operation import BASE, Body, Call, Operations, Query, Reply, Scope
 from acms.server.replies import many, show, single
 from acms.server.routes.contexts import ContextDetails, ListPage, external, listed, one_context
 from acms.server.versions import Name, Named, Place, Version, placed
@@ -208,6 +209,63 @@ async def show_diff(call: Call[DiffQuery, None]) -> Reply:
 
 def _at(session: ACMS, version: int | None) -> Any:
     return session if version is None else session.at(version)
+
+
+# ── merging ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class MergeQuery(Query):
+    """What would be merged: another context of the same tree at a place, and what becomes of conflicts."""
+
+    #: Id of the other context.
+    other: str
+    other_version: Version | None = None
+    other_message: Version | None = None
+    other_tag: Name | None = None
+    strategy: MergeStrategy = "refuse"
+
+
+class MergeBody(Body):
+    """What to merge: another context of the same tree at a place, the newest one by default."""
+
+    #: Id of the other context.
+    other: Annotated[str, Field(min_length=1, max_length=255)]
+    other_version: Version | None = None
+    other_message: Version | None = None
+    other_tag: Name | None = None
+    #: What becomes of conflicts: they are refused, or one side has its way in them.
+    strategy: MergeStrategy = "refuse"
+
+
+@operations("GET", "/contexts/{context_id}/merge", scope=Scope.READ, query=MergeQuery, reply=single(Merged))
+async def preview_merge(call: Call[MergeQuery, None]) -> Reply:
+    """Show what merging another context into this one would do, conflicts included; nothing is written."""
+    return await _merged(call, call.query, dry_run=True)
+
+
+@operations(
+    "POST",
+    "/contexts/{context_id}/merge",
+    scope=Scope.APPEND,
+    body=MergeBody,
+    reply=single(Merged),
+    example={"other": "c_7m3k0q2v9x4t8w1y", "strategy": "theirs"},
+)
+async def merge_context(call: Call[None, MergeBody]) -> Reply:
+    """Bring in what another context of the same fork tree changed since this one last knew it, in one commit.
+
+    Conflicts are refused with 409, which lists them, unless the strategy settles them. What was merged once is not
+    merged again; undo takes a merge back by its version.
+    """
+    return await _merged(call, call.body, dry_run=False)
+
+
+async def _merged(call: Call[Any, Any], asked: MergeQuery | MergeBody, *, dry_run: bool) -> Reply:
+    ours, theirs = await call.tenant.session(call.path["context_id"]), await call.tenant.session(asked.other)
+    version = await placed(
+        theirs, asked.other, asked.other_version, asked.other_message, asked.other_tag, "other"
+    )
+    return show(await ours.merge(_at(theirs, version), strategy=asked.strategy, dry_run=dry_run))
 
 
 # ── named versions ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,165 @@
+"""Merges as a log has them: their records, what each knew, and where a copied entry was said first.
+
+The entries of one merge are one append. Its last one is the *record*: a retraction that puts nothing out of force and
+says which session was merged, up to which version, and what both sides knew then, as a version vector: the last version
+of every context whose entries were seen. A merge that is undone counts as never made. At the end what a merge gives
+back. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from acms.log.encoding import locate
+from acms.log.in_force import MERGED, SEEN, UNDO, Cover, is_record
+from acms.model import Entry, Kind
+from acms.results import LINE, Change, speak
+
+KEPT = "kept"
+"""Ids in the data of a record: messages that stay as they are in a conflict, although nothing was done to them here."""
+ADOPTED = "adopt:"
+"""What the key of an entry begins with that a fork took over from its parent."""
+
+Origin: TypeAlias = tuple[str, int]
+"""Where an entry was written first: the context that owned the row, and its version there."""
+Vector: TypeAlias = Mapping[str, int]
+"""Last version that is known of each context."""
+
+
+def knows(vector: Vector, origin: Origin) -> bool:
+    """Whether a log with this version vector has seen an entry."""
+    return origin[1] <= vector.get(origin[0], 0)
+
+
+class Merges:
+    """The merges of a log up to a version."""
+
+    def __init__(self, retractions: Iterable[Entry], cover: Cover) -> None:
+        """Take every retraction up to the version, and what is out of force there."""
+        undoing = {
+            id
+            for one in cover.retiring
+            if one.kind is Kind.RETRACTION and one.data.get("reason") == UNDO
+            for id in one.sources
+        }
+        records = [entry for entry in retractions if is_record(entry)]
+        self.standing = [one for one in records if one.id not in undoing]
+        self.undone = [one for one in records if one.id in undoing]
+        self._batches = {one.batch for one in records}
+        self._undone = {one.batch for one in self.undone}
+
+    def vector(self, runs: Iterable[tuple[str, int, int]]) -> dict[str, int]:
+        """Return what a log that reads these runs has seen, by itself and by its merges."""
+        found: dict[str, int] = {}
+        for rows in (
+            ((owner, last) for owner, _, last in runs),
+            *(one.data[SEEN].items() for one in self.standing),
+        ):
+            for owner, last in rows:
+                found[owner] = max(found.get(owner, 0), last)
+        return found
+
+    def origin(self, entry: Entry) -> Origin:
+        """Return where an entry was written first: what a merge has copied names it, and so does what was adopted."""
+        named: str | None = None
+        if entry.kind is Kind.RETRACTION:
+            named = entry.data.get(MERGED)
+        elif entry.sources and (entry.batch in self._batches or (entry.key or "").startswith(ADOPTED)):
+            named = entry.sources[-1]
+        return (None if named is None else locate(named)) or (entry.context, entry.version)
+
+    def took_back(self, entry: Entry) -> bool:
+        """Whether an entry came with a merge that was undone."""
+        return entry.batch in self._undone
+
+
+# ── what a merge gives back ─────────────────────────────────────────────────────────────────────────────────────────
+
+MergeStrategy: TypeAlias = Literal["refuse", "ours", "theirs"]
+"""What becomes of conflicts: nothing is merged, or this side or the other one has its way in each of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeConflict:
+    """One thing that both sides changed since they last knew of each other, and not to the same."""
+
+    #: What they disagree about: a message, a tool group, a fact, or what was said under a caller's key.
+    kind: Literal["message", "tool_group", "fact", "key"]
+    #: What each side did, as git says it; where one deleted, its side is empty.
+    type: Literal["modify/modify", "modify/delete", "add/add"]
+    #: Which one: the id of the message or the group, the key, or the address of the fact as "subject / attribute".
+    subject: str
+    #: As it was when the sides last knew of each other, on this side now, and on the other side now; by their own ids.
+    base: tuple[Entry, ...] = ()
+    ours: tuple[Entry, ...] = ()
+    theirs: tuple[Entry, ...] = ()
+    #: Which side had its way; None while the strategy is to refuse.
+    resolution: Literal["ours", "theirs"] | None = None
+    #: Why it was not the side that was asked for; "" where it was.
+    reason: str = ""
+
+    def __str__(self) -> str:
+        took = f": {self.resolution}" if self.resolution else ""
+        why = f" ({self.reason})" if self.reason else ""
+        return f"{self.kind} {self.subject} ({self.type}){took}{why}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """What a merge did, or would do: entries of the other side under their own ids, and what they meet here."""
+
+    #: Name of each side with its version, such as "user_123 v12"; this one as it was before.
+    ours: str
+    theirs: str
+    #: Newest version up to which both sides are one and the same log: the fork point.
+    common: int
+    strategy: MergeStrategy
+    dry_run: bool
+    #: Messages and facts of the other side that are appended here, in its order.
+    appended: tuple[Entry, ...] = ()
+    #: Messages and facts of this side that say something else now: as they were here, and as they are there.
+    changed: tuple[Change, ...] = ()
+    #: Messages and facts of this side that are put out of force.
+    retracted: tuple[Entry, ...] = ()
+    conflicts: tuple[MergeConflict, ...] = ()
+    #: Entries of the other side that stay away since this side has lost their content: erased, or expired.
+    gone: int = 0
+    #: Version of the record of the merge, which `undo` takes back; None where nothing was written.
+    version: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anything changes here, or both sides disagree."""
+        return bool(self.appended or self.changed or self.retracted or self.conflicts)
+
+    def __str__(self) -> str:
+        """Show it as a difference: what comes, what changes, what goes, and the conflicts."""
+        lines = [f"--- {self.ours}", f"+++ {self.theirs}"]
+        if not self:
+            lines.append(
+                "    already up to date" if self.version is None else "    both sides changed the same"
+            )
+        for title, rows in (
+            ("appended", [("+", entry) for entry in self.appended]),
+            ("changed", [row for one in self.changed for row in (("-", one.before), ("+", one.after))]),
+            ("retracted", [("-", entry) for entry in self.retracted]),
+        ):
+            if rows:
+                lines += [
+                    f"@@ {title} @@",
+                    *(f"{sign} v{entry.version} {_line(entry)}" for sign, entry in rows),
+                ]
+        for conflict in self.conflicts:
+            lines.append(f"!! {conflict}")
+            for name, entries in (("ours", conflict.ours), ("theirs", conflict.theirs)):
+                lines += [f"   {name}: v{entry.version} {_line(entry)}" for entry in entries] or [
+                    f"   {name}: gone"
+                ]
+        return "\n".join(lines)
+
+
+def _line(entry: Entry) -> str:
+    """Return who says what on one line, shortened."""
+    said = " ".join(speak(entry.actor or entry.role, entry.content).split())
+    return said if len(said) <= LINE else said[: LINE - 1].rstrip() + "…"

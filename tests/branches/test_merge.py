@@ -1,0 +1,369 @@
+"""Merging branches: what comes, what conflicts, what is taken back, and what never comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from acms import ACMS, ConflictError, MergeConflictError, SessionNotFoundError, ValidationError, open_storage
+from acms.log.in_force import is_record
+from acms.log.merges import MergeConflict
+from acms.model import Kind, Origin, Role, State, ToolResult
+from acms.testing.logs import noted, put, sound, summed_up
+from tests.support.talk import Storage, contents, fill, session_on, tool_turn
+
+
+async def pair(storage: Storage, *said: str) -> tuple[ACMS, ACMS, list[str]]:
+    """A session and a fork of it, behind some messages."""
+    ours = session_on(storage, "ours")
+    ids = await fill(ours, *(said or ("a", "b", "c")))
+    return ours, await ours.fork(session_id="theirs"), ids
+
+
+async def window(session: ACMS) -> list[str]:
+    return contents(await session.window(10_000))
+
+
+async def entries(session: ACMS, **given: Any) -> list[Any]:
+    return await session.storage.read(await session.context_id() or "", **given)
+
+
+async def the(conflicts: tuple[MergeConflict, ...]) -> MergeConflict:
+    (one,) = conflicts
+    return one
+
+
+# ── what comes ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_the_other_side_said_comes_in_its_order_with_all_that_is_known_of_it(
+    storage: Storage,
+) -> None:
+    ours, theirs, _ = await pair(storage)
+    await theirs.ingest(
+        "user", "d", actor_id="ann", metadata={"run": 1}, markers=["goal"], idempotency_key="k"
+    )
+    await tool_turn(theirs, "call_1", "40%")
+    await ours.ingest("user", "meanwhile")
+    before = await entries(theirs)
+    plan = await ours.merge(theirs, dry_run=True)
+    assert (plan.version, plan.common, plan.ours, plan.theirs) == (None, 3, "ours v4", "theirs v6")
+    assert len(await window(ours)) == 4
+    done = await ours.merge(theirs)
+    assert contents(done.appended) == contents(plan.appended) == contents(before)[3:]
+    assert (await window(ours))[3:] == ["meanwhile", "d", before[4].content, "40%"]
+    copies = (await entries(ours))[4:7]
+    for copy, original in zip(copies, before[3:], strict=True):
+        assert copy.sources == (original.id,)
+        for name in ("role", "actor", "metadata", "markers", "parts", "group", "created_at", "key", "origin"):
+            assert getattr(copy, name) == getattr(original, name)
+    assert (await ours.get("k")).id == copies[0].id
+    record = (await entries(ours))[-1]
+    assert is_record(record)
+    assert (record.version, record.data["session"], record.data["version"]) == (done.version, "theirs", 6)
+    assert await entries(theirs) == before
+    await sound(storage, await ours.context_id() or "")
+
+
+async def test_edits_retractions_and_facts_follow(storage: Storage) -> None:
+    ours, theirs, ids = await pair(storage)
+    await ours.state("api", "port", "80")
+    theirs = await ours.fork(session_id="second")
+    await theirs.replace(ids[0], "A")
+    await theirs.retract(ids[1])
+    await theirs.state("api", "port", "81")
+    await theirs.state("db", "engine", "PostgreSQL")
+    new = await theirs.ingest("user", "d")
+    await theirs.replace(new, "D")
+    done = await ours.merge(theirs)
+    assert await window(ours) == ["A", "c", "D"]
+    assert {fact.subject: fact.value for fact in await ours.facts()} == {"api": "81", "db": "PostgreSQL"}
+    assert contents(done.retracted) == ["b"]
+    assert next((one.before.content, one.after.content) for one in done.changed) == ("a", "A")
+    assert "@@ changed @@" in str(done)
+    await theirs.replace(new, "DD")
+    assert [one.after.content for one in (await ours.merge(theirs)).changed] == ["DD"]
+    assert await window(ours) == ["A", "c", "DD"]
+
+
+async def test_a_merge_is_done_once_and_goes_on_from_there(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    await fill(theirs, "d")
+    assert await ours.merge(theirs)
+    again = await ours.merge(theirs)
+    assert (bool(again), again.version, "already up to date" in str(again)) == (False, None, True)
+    await fill(theirs, "e")
+    assert contents((await ours.merge(theirs)).appended) == ["e"]
+    assert contents((await theirs.merge(ours)).appended) == []
+    grand = await theirs.fork(session_id="grand")
+    await fill(grand, "f")
+    assert contents((await ours.merge(grand)).appended) == ["f"]
+    assert await window(ours) == ["a", "b", "c", "d", "e", "f"]
+
+
+async def test_a_side_may_be_a_view(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    await fill(theirs, "d")
+    await theirs.tag("good")
+    await fill(theirs, "e")
+    assert contents((await ours.merge(theirs.at("good"))).appended) == ["d"]
+    assert contents((await ours.merge(theirs)).appended) == ["e"]
+
+
+async def test_episodes_go_on_and_stay_apart(storage: Storage) -> None:
+    ours = session_on(storage, "ours")
+    await fill(ours, "a", close=True)
+    theirs = await ours.fork(session_id="theirs")
+    await fill(theirs, "b", close=True)
+    await fill(theirs, "c")
+    await fill(ours, "x")
+    await ours.merge(theirs)
+    await fill(ours, "d")
+    told = [(one.ordinal, one.messages, one.status, one.reason) for one in await ours.episodes()]
+    assert told == [(1, 1, "closed", "manual"), (2, 2, "closed", "manual"), (3, 2, "open", None)]
+
+
+async def test_an_open_call_of_either_side_can_still_be_answered(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    await tool_turn(theirs, "there", None)
+    await tool_turn(ours, "here", None)
+    await ours.merge(theirs)
+    await ours.ingest("tool", "one", tool_call_id="here")
+    await ours.ingest("tool", "two", tool_call_id="there")
+    groups = [one.group for one in await entries(ours, kinds=(Kind.MESSAGE,), after=3)]
+    assert groups[0] == groups[2] != groups[1] == groups[3]
+
+
+# ── conflicts ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_two_edits_of_one_message_conflict(storage: Storage) -> None:
+    ours, theirs, ids = await pair(storage)
+    await ours.replace(ids[0], "ours")
+    await theirs.replace(ids[0], "theirs")
+    await fill(theirs, "d")
+    with pytest.raises(MergeConflictError, match="modify/modify") as refused:
+        await ours.merge(theirs)
+    assert any("theirs" in option for option in refused.value.options)
+    one = await the(refused.value.conflicts)
+    assert (one.kind, one.type, one.subject, one.resolution) == ("message", "modify/modify", ids[0], None)
+    assert [contents(side) for side in (one.base, one.ours, one.theirs)] == [["a"], ["ours"], ["theirs"]]
+    assert await window(ours) == ["ours", "b", "c"]
+    kept = await ours.merge(theirs, strategy="ours")
+    assert (await the(kept.conflicts)).resolution == "ours"
+    assert await window(ours) == ["ours", "b", "c", "d"]
+    assert not (await theirs.merge(ours)).conflicts
+    assert await window(theirs) == ["ours", "b", "c", "d"]
+
+
+async def test_an_edit_and_a_retraction_conflict_and_theirs_brings_the_message_back(storage: Storage) -> None:
+    ours, theirs, ids = await pair(storage)
+    await ours.retract(ids[0])
+    await theirs.replace(ids[0], "A")
+    plan = await ours.merge(theirs, strategy="theirs", dry_run=True)
+    assert (await the(plan.conflicts)).type == "modify/delete"
+    await ours.merge(theirs, strategy="theirs")
+    assert await window(ours) == ["A", "b", "c"]
+
+
+@pytest.mark.parametrize(("strategy", "answer"), [("ours", "here"), ("theirs", "there")])
+async def test_a_tool_group_continued_on_both_sides_is_taken_whole(
+    storage: Storage, strategy: Any, answer: str
+) -> None:
+    ours = session_on(storage, "ours")
+    await tool_turn(ours, "call_1", None, text="look")
+    theirs = await ours.fork(session_id="theirs")
+    await ours.ingest("tool", "here", tool_call_id="call_1")
+    await theirs.ingest("tool", "there", tool_call_id="call_1")
+    one = await the((await ours.merge(theirs, dry_run=True)).conflicts)
+    assert (one.kind, contents(one.ours)[-1], contents(one.theirs)[-1]) == ("tool_group", "here", "there")
+    await ours.merge(theirs, strategy=strategy)
+    await theirs.merge(ours)
+    for session in (ours, theirs):
+        shown = [part for item in await session.window(10_000) for part in item.parts]
+        assert [part.output for part in shown if isinstance(part, ToolResult)] == [answer]
+
+
+async def test_a_tool_group_continued_there_alone_comes_whole(storage: Storage) -> None:
+    ours = session_on(storage, "ours")
+    await tool_turn(ours, "call_1", None)
+    theirs = await ours.fork(session_id="theirs")
+    await theirs.ingest("tool", "40%", tool_call_id="call_1")
+    await fill(ours, "meanwhile")
+    await ours.merge(theirs)
+    group = [one.group for one in await entries(ours, kinds=(Kind.MESSAGE,))]
+    assert (group[0], len(group)) == (group[2], 3)
+    assert (await window(ours))[-1] == "40%"
+
+
+async def test_one_address_with_two_values_conflicts_and_a_set_does_not(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    for session, value in ((ours, "80"), (theirs, "81")):
+        await session.state("api", "port", value)
+        await session.state("team", "member", value, cardinality="many")
+        await session.state("both", "say", "the same")
+    one = await the((await ours.merge(theirs, dry_run=True)).conflicts)
+    assert (one.kind, one.type, one.subject) == ("fact", "add/add", "api / port")
+    await ours.merge(theirs, strategy="theirs")
+    known = sorted((fact.subject, fact.value) for fact in await ours.facts())
+    assert known == [("api", "81"), ("both", "the same"), ("team", "80"), ("team", "81")]
+
+
+async def test_what_a_tool_said_ends_nothing_that_the_user_said(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    context = await storage.context("theirs")
+    data = {"subject": "db", "attribute": "engine", "value": "EvilDB", "cardinality": "one", "trust": "tool"}
+    await put(storage, context, noted("db, engine: EvilDB", data=data))
+    await ours.state("db", "engine", "PostgreSQL")
+    one = await the((await ours.merge(theirs, strategy="theirs")).conflicts)
+    assert (one.resolution, one.reason) == ("ours", "tool ends nothing that user said")
+    assert [fact.value for fact in await ours.facts()] == ["PostgreSQL"]
+
+
+async def test_one_key_for_two_messages_conflicts(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    for session, text in ((ours, "here"), (theirs, "there")):
+        await session.ingest("user", text, idempotency_key="k")
+        await session.ingest("user", "the same", idempotency_key="s")
+    one = await the((await ours.merge(theirs, dry_run=True)).conflicts)
+    assert (one.kind, one.type, one.subject) == ("key", "add/add", "k")
+    await ours.merge(theirs, strategy="theirs")
+    assert await window(ours) == ["a", "b", "c", "there", "the same"]
+
+
+# ── taking it back ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_undo_takes_a_merge_back_whole_and_once(storage: Storage) -> None:
+    ours, theirs, ids = await pair(storage)
+    await ours.state("api", "port", "80")
+    await theirs.replace(ids[0], "A")
+    await theirs.state("db", "engine", "PostgreSQL")
+    await fill(theirs, "d")
+    done = await ours.merge(theirs)
+    assert done.version is not None
+    version = await ours.undo(done.version)
+    assert await window(ours) == ["a", "b", "c"]
+    assert [fact.subject for fact in await ours.facts()] == ["api"]
+    assert await ours.undo(done.version) == version
+    assert (await ours.get_session_stats()).version == version
+    await ours.undo(version)
+    assert await window(ours) == ["A", "b", "c", "d"]
+    record = (await entries(ours, at=done.version))[-1]
+    await ours.retract(record.id)
+    assert await window(ours) == ["a", "b", "c"]
+    assert contents((await ours.merge(theirs)).appended)[-1] == "d"
+    assert await window(ours) == ["A", "b", "c", "d"]
+
+
+async def test_undo_says_what_has_to_be_taken_back_first(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    await fill(theirs, "d", "e")
+    done = await ours.merge(theirs)
+    assert done.version is not None
+    receipt = await put(storage, await storage.context("ours"), summed_up(3, 5))
+    with pytest.raises(ConflictError) as refused:
+        await ours.undo(done.version)
+    assert refused.value.options == (f"undo v{receipt.versions[0]} first",)
+    await ours.undo(receipt.versions[0])
+    await ours.undo(done.version)
+    assert await window(ours) == ["a", "b", "c"]
+
+
+async def test_a_cleared_session_does_not_get_it_all_again(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    await fill(theirs, "d")
+    await ours.merge(theirs)
+    await ours.clear()
+    assert not await ours.merge(theirs)
+    assert await window(ours) == []
+
+
+# ── what stays away ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_is_erased_there_goes_here_and_what_is_erased_here_stays_away(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    (secret, other) = await fill(theirs, "secret", "other")
+    await ours.merge(theirs)
+    await theirs.erase(secret)
+    assert await window(ours) == ["a", "b", "c", "other"]
+    copy = next(one for one in await entries(ours) if other in one.sources)
+    await ours.erase(copy.id)
+    await theirs.replace(other, "other again")
+    done = await ours.merge(theirs)
+    assert (bool(done), done.gone) == (False, 1)
+    assert await window(ours) == ["a", "b", "c"]
+    states = [one.state for one in await entries(ours) if one.kind is Kind.MESSAGE]
+    assert states == [State.LIVE] * 3 + [State.ERASED] * 2
+
+
+async def test_a_fact_goes_with_the_copy_of_what_it_was_made_from(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    said = await theirs.ingest("user", "we use PostgreSQL")
+    await theirs.state("db", "engine", "PostgreSQL", sources=[said])
+    await ours.merge(theirs)
+    copy = next(one for one in await entries(ours) if said in one.sources)
+    await ours.retract(copy.id)
+    assert await ours.facts() == []
+    assert len(await theirs.facts()) == 1
+
+
+async def test_a_private_fork_does_not_leak_into_a_session_that_is_found(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    await theirs.set_private()
+    await fill(theirs, "d")
+    with pytest.raises(ConflictError, match="private") as refused:
+        await ours.merge(theirs)
+    assert "set_private()" in refused.value.options[0]
+    await ours.set_private()
+    assert await ours.merge(theirs)
+
+
+async def test_origin_and_privacy_of_a_copy_are_those_of_the_original(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    await theirs.ingest("user", "mail ann@example.com", privacy="redact", origin="external")
+    done = await ours.merge(theirs)
+    assert "ann@example.com" not in contents(done.appended)[0]
+    copy = (await entries(ours, after=3))[0]
+    assert (copy.origin, copy.privacy, copy.role) == (Origin.EXTERNAL, "redact", Role.USER)
+
+
+async def test_what_cannot_be_merged_is_refused_with_the_reason(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    stranger = session_on(storage, "stranger")
+    await fill(stranger, "x")
+    with pytest.raises(ValidationError, match="in common"):
+        await ours.merge(stranger)
+    with pytest.raises(ValidationError, match="itself"):
+        await ours.merge(ours)
+    with pytest.raises(ValidationError, match="strategy"):
+        await ours.merge(theirs, strategy="both")  # type: ignore[arg-type]  # a word of the caller's
+    with pytest.raises(SessionNotFoundError):
+        await session_on(storage, "nobody").merge(theirs)
+    async with open_storage("memory://") as elsewhere:
+        far = session_on(elsewhere, "far")
+        await fill(far, "x")
+        with pytest.raises(ValidationError, match="one storage handle"):
+            await ours.merge(far)
+        await far.close()
+
+
+# ── at the same time ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_is_said_while_a_merge_runs_is_not_lost(storage: Storage) -> None:
+    ours, theirs, ids = await pair(storage)
+    await fill(theirs, *(f"there {number}" for number in range(20)))
+    await theirs.replace(ids[0], "A")
+    second = session_on(storage, "ours")
+    said = [second.ingest("user", f"here {number}") for number in range(20)]
+    merges = await asyncio.gather(ours.merge(theirs), second.merge(theirs), *said)
+    versions = [one.version for one in merges[:2] if not isinstance(one, str)]
+    assert sum(version is not None for version in versions) == 1
+    shown = await window(ours)
+    assert (len(shown), len(set(shown)), shown[0]) == (43, 43, "A")
+    assert [text for text in shown if text.startswith("there")] == [f"there {number}" for number in range(20)]
+    await second.close()

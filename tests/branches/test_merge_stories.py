@@ -1,0 +1,238 @@
+"""Random forks, merged and compared with a plain three-way merge of values: no conflict unseen, nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acms import ACMS, MergeConflictError, open_storage
+from acms.log.in_force import Cover, effective
+from acms.log.merges import MergeStrategy
+from acms.model import Kind
+from tests.support.talk import contents, session_on
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["ours", "theirs"]),
+        st.sampled_from(
+            ["say", "edit", "edit", "retract", "call", "answer", "answer", "state", "state", "unstate"]
+        ),
+        st.integers(0, 99),
+        st.integers(0, 2),
+    ),
+    max_size=14,
+)
+ROUNDS = st.lists(
+    st.tuples(STEPS, st.sampled_from(["ours", "theirs"]), st.booleans()), min_size=1, max_size=2
+)
+
+
+@dataclass
+class Model:
+    """A branch as values: what each message says (None: retracted), which group it is of, and one value an address."""
+
+    said: dict[str, str | None] = field(default_factory=dict[str, str | None])
+    group: dict[str, str] = field(default_factory=dict[str, str])
+    facts: dict[str, str] = field(default_factory=dict[str, str])
+
+    def told(self) -> tuple[list[str], dict[str, str]]:
+        return sorted(text for text in self.said.values() if text is not None), self.facts
+
+
+def merged(base: Model, ours: Model, theirs: Model, strategy: str) -> tuple[Model, int]:
+    """Merge values; return what comes out and how many conflicts there were."""
+    out, conflicts = deepcopy(ours), 0
+    out.group.update(theirs.group)
+    units: dict[Hashable, list[str]] = {}
+    for name in dict.fromkeys((*base.said, *theirs.said, *ours.said)):
+        units.setdefault(out.group.get(name, name), []).append(name)
+    for names in units.values():
+        b, o, t = ([side.said.get(name) for name in names] for side in (base, ours, theirs))
+        slots = list(zip(b, o, t, strict=True))
+        changed = [(x, y, z) for x, y, z in slots if z not in (x, y)]
+        moved_here = any((x is None) != (y is None) for x, y, _ in slots)
+        moved_there = any((x is None) != (z is None) for x, _, z in changed)
+        if any(y != x for x, y, _ in changed) or (moved_here and moved_there):
+            conflicts += 1
+            if strategy == "theirs":
+                out.said.update(zip(names, t, strict=True))
+        else:
+            out.said.update({name: z for name, (x, _, z) in zip(names, slots, strict=True) if z != x})
+    for address in {*base.facts, *theirs.facts, *ours.facts}:
+        x, y, z = (side.facts.get(address) for side in (base, ours, theirs))
+        if z in (x, y):
+            continue
+        if y != x:
+            conflicts += 1
+        if y == x or strategy == "theirs":
+            out.facts.pop(address, None)
+            if z is not None:
+                out.facts[address] = z
+    return out, conflicts
+
+
+class Branch:
+    """A session and the values it should have."""
+
+    def __init__(self, session: ACMS, name: str) -> None:
+        self.session = session
+        self.name = name
+        self.model = Model()
+        self.ids: dict[str, str] = {}
+        self.open: dict[str, str] = {}
+
+    async def act(self, verb: str, which: int, value: int, number: int) -> None:
+        fresh = f"{self.name}{number}"
+        live = [name for name, text in self.model.said.items() if text is not None]
+        target = live[which % len(live)] if live else ""
+        if verb == "say":
+            await self._said(fresh, role="user", content=fresh)
+        elif verb == "call":
+            call = {"id": f"c{fresh}", "name": "look", "arguments": "{}"}
+            also = {"id": f"d{fresh}", "name": "look", "arguments": "{}"}
+            await self._said(fresh, role="assistant", content=fresh, tool_calls=[call, also])
+            self.model.group[fresh] = fresh
+            self.open.update({call["id"]: fresh, also["id"]: fresh})
+        elif verb == "answer":
+            ready = [call for call, opened in self.open.items() if self.model.said.get(opened) is not None]
+            if ready:
+                call = ready[which % len(ready)]
+                opened = self.open.pop(call)
+                await self._said(fresh, role="tool", content=fresh, tool_call_id=call)
+                self.model.group[fresh] = self.model.group[opened]
+        elif verb == "state":
+            await self.session.state(f"s{which % 3}", "is", str(value))
+            self.model.facts[f"s{which % 3}"] = str(value)
+        elif verb == "unstate":
+            await self.session.unstate(f"s{which % 3}", "is")
+            self.model.facts.pop(f"s{which % 3}", None)
+        elif target and verb == "edit":
+            await self.session.replace(self.ids[target], f"e{value}")
+            self.model.said[target] = f"e{value}"
+        elif target and verb == "retract":
+            await self.session.retract(self.ids[target])
+            group = self.model.group.get(target, "")
+            for name in self.model.said:
+                if name == target or (group and self.model.group.get(name) == group):
+                    self.model.said[name] = None
+
+    async def _said(self, name: str, **given: Any) -> None:
+        self.ids[name] = await self.session.ingest(**given)
+        self.model.said[name] = given["content"]
+
+    async def learn(self, other: Branch) -> None:
+        """Find out what this log calls the messages that came from the other one."""
+        names = {id: name for branch in (self, other) for name, id in branch.ids.items()}
+        context = await self.session.context_id()
+        for entry in await self.session.storage.read(context or "", kinds=(Kind.MESSAGE,)):
+            found = [names[id] for id in (entry.id, *entry.sources) if id in names]
+            if found and not entry.replaces:
+                self.ids[found[0]] = entry.id
+        self.open = {}
+
+    async def told(self) -> tuple[list[str], dict[str, str]]:
+        context = await self.session.context_id() or ""
+        storage = self.session.storage
+        entries = await storage.read(context, kinds=(Kind.MESSAGE,))
+        cover = Cover(await storage.read(context, replacing=True))
+        said = sorted(text.partition("\n")[0] for text in contents(effective(entries, cover)))  # calls follow
+        return said, {fact.subject: fact.value for fact in await self.session.facts()}
+
+
+class Story:
+    """Two forks of one session."""
+
+    def __init__(self, ours: Branch, theirs: Branch, base: Model) -> None:
+        self.ours = ours
+        self.theirs = theirs
+        self.base = base
+        self.told = 100  # what was said before has smaller numbers
+
+    async def act(self, steps: list[tuple[str, str, int, int]]) -> None:
+        for side, verb, which, value in steps:
+            self.told += 1
+            branch = self.ours if side == "ours" else self.theirs
+            await branch.act(verb, which, value, self.told)
+
+    async def merge(self, strategy: MergeStrategy, undo: bool) -> None:
+        """Merge theirs into ours, then ours into theirs; check everything that must hold."""
+        ours, theirs = self.ours.session, self.theirs.session
+        wanted, conflicts = merged(self.base, self.ours.model, self.theirs.model, strategy)
+        before = await self._seen()
+        await self._check_refusal(conflicts)
+        done = await ours.merge(self.theirs.session, strategy=strategy)
+        assert len(done.conflicts) == conflicts
+        assert await self.ours.told() == wanted.told()
+        if undo and done.version is not None:
+            await ours.undo(done.version)
+            assert await self.ours.told() == self.ours.model.told()
+            assert await ours.undo(done.version) == await ours.undo(done.version)
+            again = await ours.merge(theirs, strategy=strategy)
+            assert (again.version is None, len(again.conflicts)) == (False, conflicts)
+            assert await self.ours.told() == wanted.told()
+        head = await ours.storage.head(await ours.context_id() or "")
+        assert not await ours.merge(theirs, strategy="theirs")
+        assert (await ours.storage.head(head.context)).version == head.version
+        assert not (await theirs.merge(ours)).conflicts
+        assert await self.theirs.told() == wanted.told()
+        assert not await theirs.merge(ours)
+        await self._check_past(before)
+        await self.ours.learn(self.theirs)
+        await self.theirs.learn(self.ours)
+        self.ours.model, self.theirs.model, self.base = wanted, deepcopy(wanted), deepcopy(wanted)
+
+    async def _check_refusal(self, conflicts: int) -> None:
+        plan = await self.ours.session.merge(self.theirs.session, dry_run=True)
+        assert len(plan.conflicts) == conflicts
+        assert await self.ours.told() == self.ours.model.told()
+        if conflicts:
+            try:
+                await self.ours.session.merge(self.theirs.session)
+                raise AssertionError("a conflict was not refused")
+            except MergeConflictError as error:
+                assert error.conflicts == plan.conflicts
+
+    async def _seen(self) -> list[tuple[ACMS, int, Any]]:
+        sessions = (self.ours.session, self.theirs.session)
+        versions = [(one, (await one.get_session_stats()).version) for one in sessions]
+        return [(one, at, (await one.at(at).history(limit=500)).entries) for one, at in versions]
+
+    async def _check_past(self, before: list[tuple[ACMS, int, Any]]) -> None:
+        for session, at, entries in before:
+            assert (await session.at(at).history(limit=500)).entries == entries
+
+
+async def _tell(
+    start: list[tuple[str, str, int, int]], rounds: list[tuple[Any, MergeStrategy, bool]]
+) -> None:
+    storage = open_storage("memory://")
+    parent = Branch(session_on(storage, "ours"), "p")
+    await parent.session.ingest("user", "hello")
+    for place, (_, verb, which, value) in enumerate(start):
+        await parent.act(verb, which, value, place)
+    child = Branch(await parent.session.fork(session_id="theirs"), "q")
+    child.model, child.ids, child.open = deepcopy(parent.model), dict(parent.ids), dict(parent.open)
+    story = Story(parent, child, deepcopy(parent.model))
+    parent.model.said["hello"] = child.model.said["hello"] = story.base.said["hello"] = "hello"
+    (first,) = [e.id for e in (await parent.session.history(limit=1)).entries]
+    parent.ids["hello"] = child.ids["hello"] = first
+    for steps, strategy, undo in rounds:
+        await story.act(steps)
+        await story.merge(strategy, undo)
+    for branch in (parent, child):
+        await branch.session.close()
+    await storage.aclose()
+
+
+@settings(max_examples=25)
+@given(STEPS, ROUNDS)
+def test_random_forks_merge_as_plain_values_do(
+    start: list[tuple[str, str, int, int]], rounds: list[tuple[Any, MergeStrategy, bool]]
+) -> None:
+    asyncio.run(_tell(start, rounds))
