@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 import pytest
 
-from acms.errors import NotFoundError, ValidationError
+from acms.client import Client
+from acms.errors import NotFoundError, PermissionDeniedError, ValidationError
 from acms.server.audit import trail
 from acms.server.keys import USUAL
 from acms.server.operation import Scope
@@ -271,3 +274,62 @@ async def test_a_grant_is_taken_back_on_every_replica_with_the_next_request(
             await ana.ask("PUT", f"/namespaces/ana/grants/{ben.id}")
             await there.ask("GET", f"/contexts/{context}")
             await ana.ask("DELETE", f"/namespaces/ana/grants/{ben.id}", 204)
+
+
+# ── three agents, one memory ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_three_agents_share_what_they_know_until_one_is_sent_away(
+    service: Guarded, tenant: str
+) -> None:
+    made = {
+        name: await service.app.keys.create(tenant, scopes=EVERYTHING, namespaces=own)
+        for name, own in (("ana", ["ana", "team"]), ("ben", ["ben"]), ("cleo", ["cleo"]))
+    }
+    async with AsyncExitStack() as stack:
+        clients = {
+            name: await stack.enter_async_context(Client(service.url, api_key=secret))
+            for name, (_, secret) in made.items()
+        }
+        for name in ("ben", "cleo"):
+            await clients["ana"].grant("team", made[name][0].id, actions=["write"])
+        assert [one.actions for one in await clients["ana"].grants("team")] == [("read", "write")] * 2
+        teams = {name: client.session(name, namespace="team") for name, client in clients.items()}
+        for name, client in clients.items():
+            await client.session("diary", namespace=name).ingest("user", f"Only {name} knows this.")
+            await teams[name].ingest("user", f"{name} works on the orders service.")
+        said = [f"{name} says {n}" for name in clients for n in range(4)]
+        await asyncio.gather(
+            *[teams[one.split()[0]].state("orders", "database", one, scope="namespace") for one in said]
+        )
+        history = await teams["cleo"].facts(scope="namespace", history=True)
+        assert sorted(one.value for one in history) == sorted(said)
+        (now,) = [one for one in history if one.retired is None]
+        both = await asyncio.gather(
+            *[
+                teams[name].state(
+                    "orders", "database", f"{name} again", scope="namespace", expected=now.version
+                )
+                for name in ("ana", "ben")
+            ],
+            return_exceptions=True,
+        )
+        assert sorted(type(one).__name__ for one in both) == ["Fact", "PreconditionError"]
+        for name, client in clients.items():
+            seen = {one.namespace async for one in client.contexts()}
+            assert seen == {name, "team"}
+            recalled = await teams[name].recall("Who works on orders?", token_budget=500, scope="namespace")
+            text = " ".join(item.content for item in recalled)
+            assert "cleo works on the orders service." in text
+            assert "knows this" not in text
+        await clients["ana"].revoke("team", made["cleo"][0].id)
+        assert {one.namespace async for one in clients["cleo"].contexts()} == {"cleo"}
+        for verb in (
+            teams["cleo"].recall("Who works on orders?", token_budget=500, scope="namespace"),
+            teams["cleo"].ingest("user", "Still here?"),
+            teams["cleo"].state("orders", "database", "mine", scope="namespace"),
+            clients["cleo"].grants("team"),
+        ):
+            with pytest.raises((NotFoundError, PermissionDeniedError)):
+                await verb
+        assert len(await teams["ana"].facts(scope="namespace")) == 1

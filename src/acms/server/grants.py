@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -18,28 +17,16 @@ from acms.errors import NotFoundError, ValidationError
 from acms.log import validation
 from acms.model import Json, KVEntry
 from acms.nouns import read, write
+from acms.results import Grant
 from acms.server.keys import Keys
 from acms.server.principal import EVERYWHERE, Access, Action, Principal
 from acms.server.tenants import OWN, Stores
 from acms.storage.kv import update_entry
 
-__all__ = ["Grant", "Grants"]
+__all__ = ["Grants"]
 
 SUBJECT = "oidc:"
 """How the name of a subject begins."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """A namespace that is shared with a principal."""
-
-    namespace: str
-    #: Id of a key, the first of its line, or `oidc:` and a subject.
-    principal: str
-    actions: tuple[Action, ...]
-    created_at: datetime
-    #: Who shared it: a key, a subject; "" for the operator.
-    by: str = ""
 
 
 class Grants:
@@ -105,13 +92,13 @@ class Grants:
         made = Grant(
             namespace=namespace,
             principal=name,
-            actions=tuple(one for one in Action if one in chosen),
+            actions=tuple(one.value for one in Action if one in chosen),
             created_at=self._clock(),
             by="" if by is None else by.key,
         )
         row = write(made, wire=False)
         del row["namespace"], row["principal"]
-        target = {"namespace": namespace, "principal": name, "actions": [str(one) for one in made.actions]}
+        target = {"namespace": namespace, "principal": name, "actions": list(made.actions)}
         async with nullcontext() if by is not None else self._audit.noted(tenant, "grantNamespace", target):
             await self._change(tenant, name, lambda rows: {**rows, namespace: row})
         return made
@@ -173,5 +160,4 @@ def _rows(entry: KVEntry | None) -> dict[str, Any]:
 
 
 def _grant(principal: str, namespace: str, row: Mapping[str, Any]) -> Grant:
-    made = read(Grant, row, wire=False, namespace=namespace, principal=principal)
-    return replace(made, actions=tuple(Action(one) for one in made.actions))
+    return read(Grant, row, wire=False, namespace=namespace, principal=principal)

@@ -9,7 +9,7 @@ from pydantic import Field
 from acms.errors import NotFoundError, PermissionDeniedError
 from acms.log import validation
 from acms.nouns import write
-from acms.server.grants import Grant
+from acms.results import Grant
 from acms.server.operation import Body, Call, Operations, Reply, Scope
 from acms.server.principal import Action
 from acms.server.replies import many, show, single
