@@ -1,8 +1,8 @@
 """Several agents, one project: each agent keeps its own session, and reads what the others have found.
 
 In one process all sessions lie in one namespace of one store: an agent's prompt has its own history and recalls from
-the session of another agent; messages say who wrote them. At a service each agent has a key that is bound to a namespace
-of its own, and the project is shared with them until one is sent away.
+the session of another agent; messages say who wrote them. At a service each agent has a key that is bound to its own
+namespace, and the project is shared with them until one is sent away.
 
     python examples/several_agents.py
 """

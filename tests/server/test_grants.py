@@ -101,7 +101,9 @@ async def test_what_is_not_shared_is_answered_as_what_does_not_exist(service: Gu
     first = (await ana.say(context, "marked: my cat is called Minou."))["data"][0]["id"]
     for n in range(20):
         await ana.say(context, f"line {n} " + "word " * 30)
-    asked = await ana.ask("POST", f"/contexts/{context}/compact", 202, json={"preserveRecentCount": 5})
+    asked = await ana.ask(
+        "POST", f"/contexts/{context}/compact", json={"preserveRecentCount": 5}, headers={"Prefer": "wait=20"}
+    )
     job = asked["data"]["job"]["id"]
     own = await ben.create("ben", "own")
     before = (await ana.ask("GET", f"/contexts/{context}/messages"))["data"]
@@ -237,7 +239,10 @@ async def test_grants_end_at_the_tenant(service: Guarded, tenant: str) -> None:
     context = await ana.create("team", "plan")
     unknown = await ana.ask("PUT", "/namespaces/team/grants/00000000", 404)
     foreign = await ana.ask("PUT", f"/namespaces/team/grants/{eve.id}", 404)
-    assert foreign["detail"].replace(eve.id, "") == unknown["detail"].replace("00000000", "")
+    for told, id in ((unknown, "00000000"), (foreign, eve.id)):
+        del told["requestId"]
+        told["detail"] = told["detail"].replace(id, "")
+    assert foreign == unknown
     await service.app.grants.grant(tenant, "team", "oidc:eve", [Action.SHARE])
     assert await service.app.grants.list(other) == []
     with pytest.raises(NotFoundError):

@@ -35,7 +35,7 @@ async def grant(
         str, typer.Option("--allow", metavar="ACTION,…", help="read, write, share; reading goes with each.")
     ] = "read",
 ) -> None:
-    """Share a namespace with a key or a subject that is bound to others."""
+    """Share a namespace with a key or a subject."""
     from acms.server.grants import Grants
 
     actions = [one.strip() for one in allow.split(",")]
@@ -64,7 +64,7 @@ async def grants(
 
 @command("acms revoke orders 7kq2m9xd --tenant acme", namespace=None)
 async def revoke(shell: Shell, name: Namespace, principal: Principal, tenant: Tenant = "default") -> None:
-    """Take a namespace back: with the next request, wherever the service runs."""
+    """Take a namespace back, with the next request of the other."""
     from acms.server.grants import Grants
 
     async with served(shell.db) as (stores, keys):

@@ -126,9 +126,13 @@ class Grants:
         if principal.startswith(SUBJECT):
             validation.name(principal.removeprefix(SUBJECT), "principal")
             return principal
-        key = await self._keys.get(principal)
-        if key.tenant != tenant:
-            raise NotFoundError(f"no key has the id {principal!r}", options=("acms keys list",))
+        try:
+            key = await self._keys.get(principal)
+        except NotFoundError:
+            key = None
+        if key is None or key.tenant != tenant:  # nobody can tell which
+            options = ("ask its owner for the id of the key",)
+            raise NotFoundError(f"no key has the id {principal!r}", options=options)
         return key.principal or key.id
 
     async def _change(

@@ -51,7 +51,7 @@ STALE = 86_400.0
 """Seconds for which known keys go on while the provider does not answer."""
 _TIMEOUT = 5.0
 _MOST = 1_048_576
-_REQUIRED = ["exp", "iss", "aud", "sub"]
+_CHECKS: Any = {"require": ["exp", "iss", "aud", "sub"], "enforce_minimum_key_length": True}
 _DISCOVERY = "/.well-known/openid-configuration"
 _NEW = ("get a new access token from the identity provider",)
 
@@ -175,11 +175,11 @@ class Tokens:
                     return jwt.decode(
                         token,
                         key,
-                        algorithms=[algorithm],
+                        [algorithm],
+                        _CHECKS,
                         audience=config.audience,
                         issuer=config.issuer,
                         leeway=config.skew_seconds,
-                        options={"require": _REQUIRED, "enforce_minimum_key_length": True},
                     )
                 except jwt.InvalidSignatureError:
                     if kid is not None:
