@@ -178,6 +178,8 @@ class AuthenticationError(ACMSError):
     """A valid API key is needed."""
 
     code = "UNAUTHENTICATED"
+    #: What an answer over HTTP says in WWW-Authenticate (RFC 6750).
+    challenge: str = "Bearer"
 
 
 class PermissionDeniedError(ACMSError):

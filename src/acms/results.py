@@ -40,6 +40,7 @@ __all__ = [
     "Diff",
     "Episode",
     "Erasure",
+    "Grant",
     "HistoryEntry",
     "HistoryPage",
     "IndexStats",
@@ -475,6 +476,20 @@ class IndexStats:
 
 
 # ── contexts, forks, compactions, erasures ──────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A namespace of a service that is shared with a principal of its tenant."""
+
+    namespace: str
+    #: Id of a key, the first of its line, or `oidc:` and the subject of an access token.
+    principal: str
+    #: read, write, share.
+    actions: tuple[str, ...]
+    created_at: datetime
+    #: Who shared it: a key, a subject; "" for the operator.
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

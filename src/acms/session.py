@@ -20,7 +20,7 @@ from acms.errors import (
     SessionNotFoundError,
     ValidationError,
 )
-from acms.knowledge import Cardinality, Fact
+from acms.knowledge import Cardinality, Fact, Scope
 from acms.log import foreign, validation
 from acms.log import policy as policy_levels
 from acms.log.policy import ResolvedPolicy
@@ -664,6 +664,8 @@ class ACMS(View):
         valid_to: datetime | date | str | None = None,
         sources: Sequence[str] = (),
         cardinality: Cardinality = "one",
+        scope: Scope = "session",
+        expected: int | None = None,
     ) -> Fact:
         """Write a fact without a reflector, and return it; the one in force when it says just that.
 
@@ -672,30 +674,25 @@ class ACMS(View):
         It is so from `valid_from` until before `valid_to`: aware times, dates, which begin at midnight UTC, or either
         in ISO 8601. `sources` are ids or keys of the messages it comes from: it goes with them when they are retracted
         or erased. `undo(fact.version)` takes a change back, `retract(fact.id)` the fact with all that it replaced.
-        Raises `ValidationError`; then nothing was stored.
+        With `scope="namespace"` it goes to the profile, which all sessions of the namespace share. `expected` is the
+        version of the newest fact in force there, 0 for none: `PreconditionError` when it is another one by now. Raises
+        `ValidationError`. Nothing was stored then.
         """
         from acms.facts import by_hand
 
-        return await by_hand.state(
-            self._shared,
-            subject,
-            attribute,
-            value,
-            names=names,
-            valid_from=valid_from,
-            valid_to=valid_to,
-            sources=sources,
-            cardinality=cardinality,
-        )
+        texts = {"subject": subject, "attribute": attribute, "value": value}
+        given = (names, valid_from, valid_to, cardinality, scope)
+        stated = by_hand.proposed(self._shared, texts, *given)
+        return await by_hand.state(self._shared, stated, sources=sources, expected=expected)
 
-    async def unstate(self, subject: str, attribute: str) -> list[Fact]:
+    async def unstate(self, subject: str, attribute: str, *, scope: Scope = "session") -> list[Fact]:
         """Withdraw what is known about a subject and an attribute, stated or distilled, and return it.
 
         It is no longer so from now on, and what it took the place of does not come back; nothing known changes nothing.
         """
         from acms.facts import by_hand
 
-        return await by_hand.unstate(self._shared, subject, attribute)
+        return await by_hand.unstate(self._shared, subject, attribute, scope)
 
     async def wait(self, job: Job, *, timeout: float | None = None) -> Compaction | None:
         """Wait until a job has ended and return the compaction it made; None when it made none.

@@ -31,10 +31,9 @@ from tests.branches.test_exports import chatgpt
 
 COMMANDS = (
     "add", "at", "audit", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes", "erase",
-    "expand", "export", "facts", "fork", "history", "import", "inspect", "jobs", "log", "mcp", "merge", "messages",
-    "migrate",
-    "pin", "pins", "keys", "policy", "prompt", "recall", "reflect", "reindex",
-    "render", "restore", "scan", "serve", "sessions", "state", "stats", "tag", "undo", "unpin",
+    "expand", "export", "facts", "fork", "grant", "grants", "history", "import", "inspect", "jobs", "log", "mcp",
+    "merge", "messages", "migrate", "pin", "pins", "keys", "policy", "prompt", "recall", "reflect", "reindex",
+    "render", "restore", "revoke", "scan", "serve", "sessions", "state", "stats", "tag", "undo", "unpin",
     "unstate", "verify", "window", "witness", "worker",
 )  # fmt: skip
 DEMO = Path(str(files("acms") / "data" / "demo.jsonl"))

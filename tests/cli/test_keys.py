@@ -97,3 +97,39 @@ def test_looking_creates_no_file(db: str, tmp_path: Path) -> None:
     for words in (("keys", "list"), ("keys", "revoke", "00000000"), ("audit",)):
         assert "there is no database" in ran(*words, "--db", db, code=1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_is_bound_and_a_namespace_shared_with_it_and_taken_back(db: str) -> None:
+    key = told("keys", "create", "--tenant", "acme", "--namespaces", "ben, ben-2", "--db", db)["key"]
+    assert key["namespaces"] == ["ben", "ben-2"]
+    assert (
+        told("keys", "create", "--tenant", "acme", "--namespaces", "", "--db", db)["key"]["namespaces"] == []
+    )
+    where = ("--tenant", "acme", "--db", db)
+    made = told("grant", "ana", key["id"], "--allow", "write", *where)["grant"]
+    assert (made["namespace"], made["actions"], made["by"]) == ("ana", ["read", "write"], "")
+    assert "oidc:rita may read in 'ana'" in ran("grant", "ana", "oidc:rita", *where)
+    listed = ran("grants", "ana", *where)
+    assert key["id"] in listed
+    assert "oidc:rita" in listed
+    assert len(told("grants", *where)["grants"]) == 2
+    assert "does not see" in ran("revoke", "ana", key["id"], *where)
+    assert "is not shared with" in ran("revoke", "ana", key["id"], *where, code=1)
+    assert "no key has the id" in ran("grant", "ana", key["id"], "--tenant", "globex", "--db", db, code=1)
+    noted = told("audit", "--tenant", "acme", "--limit", "4", "--db", db)["entries"]
+    assert noted[0]["operation"] == "revokeGrant"
+    assert noted[0]["target"] == {"namespace": "ana", "principal": key["id"]}
+
+
+def test_access_tokens_take_an_issuer_and_an_audience(db: str) -> None:
+    for words in (
+        ("--oidc-issuer", "https://login.example.org"),
+        ("--oidc-audience", "acms"),
+        ("--oidc-claim", "tenant=org"),
+    ):
+        assert "--oidc-issuer and --oidc-audience, both" in ran("serve", *words, "--db", db, code=1)
+    both = ("--oidc-issuer", "https://login.example.org", "--oidc-audience", "acms", "--db", db)
+    assert "does not say where" in ran("serve", *both, "--oidc-claim", "org", code=1)
+    assert "while auth is 'off'" in ran("serve", *both, "--auth", "off", code=1)
+    plain = ("--oidc-issuer", "http://login.example.org", "--oidc-audience", "acms", "--db", db)
+    assert "must be https" in ran("serve", *plain, code=1)

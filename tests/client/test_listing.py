@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from acms import ACMS, GoneError, NotFoundError, ValidationError, open_storage, sync
+from acms import ACMS, GoneError, NotFoundError, PreconditionError, ValidationError, open_storage, sync
 from acms.client import Client
 from tests.server.serving import Service
 
@@ -149,7 +149,12 @@ async def test_facts_are_stated_over_http_as_in_process(service: Service) -> Non
         )
         assert (fact.value, fact.valid_from) == ("PostgreSQL", datetime(2026, 3, 1, tzinfo=UTC))
         assert await session.keys([said, fact.id]) == {said: "k1"}
-        newer = await session.state("orders service", "database", "MySQL")
+        with pytest.raises(PreconditionError):
+            await session.state("orders service", "database", "MySQL", expected=0)
+        newer = await session.state("orders service", "database", "MySQL", expected=fact.version)
+        shared = await session.state("team", "lead", "Ada", scope="namespace")
+        assert [one.id for one in await session.facts(scope="namespace")] == [shared.id]
+        assert [one.id for one in await session.unstate("team", "lead", scope="namespace")] == [shared.id]
         then = datetime(2026, 4, 1, tzinfo=UTC)
         assert [one.value for one in await session.facts(as_of=fact.version)] == ["PostgreSQL"]
         assert [one.value for one in await session.facts(as_of=fact.version, valid_at=then)] == ["PostgreSQL"]

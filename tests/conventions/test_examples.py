@@ -20,7 +20,7 @@ SCRIPTS = {
     "facts": r"deadline \| March 20 \(in force\)",
     "first_hour": r"http +recall, fork, diff, compact, facts, erase and export at http://127\.0\.0\.1:\d+\n$",
     "quickstart": r"at version 1: user: Which database should the orders service use\?",
-    "several_agents": r"researcher: It has 4\.2 billion rows",
+    "several_agents": r"researcher: It has 4\.2 billion rows[\s\S]*3 answers .* 1 in force\nthe guest sees it no more",
 }
 
 

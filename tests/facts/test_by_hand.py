@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, EntryNotFoundError, Privacy, PrivacyConfig, ValidationError, open_storage
+from acms import (
+    ACMS,
+    ACMSConfig,
+    EntryNotFoundError,
+    PreconditionError,
+    Privacy,
+    PrivacyConfig,
+    ValidationError,
+    open_storage,
+)
 from acms.codecs import OpenAIChat
 from acms.prompt import Prompt
 from acms.providers import OfflineReflector
@@ -97,13 +106,66 @@ async def test_two_at_once_leave_one_fact(url: str) -> None:
         assert left.value in ("a", "b")
 
 
+async def test_many_at_one_address_each_land_and_leave_one(any_url: str) -> None:
+    """Three agents, each with a handle and sessions of its own, state in the profile of their namespace at once."""
+    async with (
+        open_storage(any_url) as one,
+        open_storage(any_url) as two,
+        open_storage(any_url) as three,
+    ):
+        handles = (one, one, one) if any_url.startswith("memory") else (one, two, three)
+        agents = [ACMS(f"agent-{n}", handle, None, namespace="team") for n, handle in enumerate(handles)]
+        said = [f"PostgreSQL {n}" for n in range(12)]
+        done = await asyncio.gather(
+            *[agents[n % 3].state(*ADDRESS, value, scope="namespace") for n, value in enumerate(said)]
+        )
+        assert len({fact.version for fact in done}) == len(said)
+        assert {fact.scope for fact in done} == {"namespace"}
+        for agent in agents:
+            (now,) = await agent.facts(scope="namespace")
+            assert now.version == max(fact.version for fact in done)
+            told = await agent.facts(scope="namespace", history=True)
+            assert sorted(fact.value for fact in told) == sorted(said)
+            assert await agent.facts() == []
+            assert (await agent.recall("Which database?", token_budget=200))[0].content == now.content
+        both = await asyncio.gather(
+            *[
+                agents[n].state(*ADDRESS, f"MySQL {n}", scope="namespace", expected=now.version)
+                for n in (0, 1)
+            ],
+            return_exceptions=True,
+        )
+        refused = [found for found in both if isinstance(found, PreconditionError)]
+        assert len(refused) == 1
+        (won,) = [found for found in both if not isinstance(found, BaseException)]
+        (gone,) = await agents[2].unstate(*ADDRESS, scope="namespace")
+        assert gone.id == won.id
+        assert await agents[0].facts(scope="namespace") == []
+        for agent in agents:
+            await agent.close()
+
+
+async def test_a_fact_is_stated_only_over_the_one_that_was_seen(url: str) -> None:
+    async with ACMS("user", open_storage(url), None) as session:
+        first = await session.state(*ADDRESS, "MySQL 8", expected=0)
+        with pytest.raises(PreconditionError, match=f"version {first.version}, not 0"):
+            await session.state(*ADDRESS, "PostgreSQL 18", expected=0)
+        assert await session.state(*ADDRESS, "MySQL 8", expected=0) == first  # a repetition: it is so already
+        await session.ingest("user", "Something else is said meanwhile.")
+        second = await session.state(*ADDRESS, "PostgreSQL 18", expected=first.version)
+        with pytest.raises(PreconditionError):
+            await session.state(*ADDRESS, "SQLite", expected=first.version)
+        assert await values(session) == [second.value]
+
+
 @pytest.mark.parametrize(
     ("given", "field"),
     [
         ({"subject": " "}, "subject"), ({"attribute": "??"}, "attribute"), ({"value": ""}, "value"),
         ({"value": 5}, "value"),
         ({"names": "db"}, "names"), ({"names": [""]}, "names"), ({"value": "long " * 800}, "value"),
-        ({"cardinality": "two"}, "cardinality"), ({"sources": "m_1"}, "sources"),
+        ({"scope": "team"}, "scope"), ({"expected": -1}, "expected"), ({"cardinality": "two"}, "cardinality"),
+        ({"sources": "m_1"}, "sources"),
     ],
 )  # fmt: skip
 async def test_what_is_no_fact_is_refused(given: dict[str, Any], field: str) -> None:

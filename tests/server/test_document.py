@@ -31,6 +31,7 @@ def test_an_example_can_be_sent_as_it_stands(one: Service, operation: Any) -> No
         "namespace": "user:123",
         "name": "release",
         "version": "3",
+        "principal": "oidc:alice",
     }
     path = operation.path.format(**places)
     body = operation.example

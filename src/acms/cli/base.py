@@ -42,7 +42,7 @@ GROUPS = {
     "What is in a session": "stats episodes log at diff reflect state unstate prompt render pin pins unpin",
     "Forks and summaries": "fork merge tag delete compact compactions expand undo policy",
     "Move, check and erase": "import export restore copy backup verify witness migrate reindex scan erase",
-    "Run": "serve mcp inspect keys audit worker jobs eval",
+    "Run": "serve mcp inspect keys grant grants revoke audit worker jobs eval",
 }
 """The commands as help lists them."""
 

@@ -34,6 +34,7 @@ KEYS = (
     Column("state"),
     Column("scopes", wide=True, of=lambda key: " ".join(key["scopes"])),
     Column("tenant", "magenta"),
+    Column("namespaces", of=lambda key: "all" if key["namespaces"] is None else " ".join(key["namespaces"])),
     Column("expires", of=lambda key: key["expires_at"] or "never"),
     Column("used", "dim", of="used_on"),
     Column("made", "dim", of="created_at"),
@@ -103,6 +104,14 @@ async def create(
     expires: Annotated[
         str | None, typer.Option("--expires", metavar="90d", help="When it ends; default: never.")
     ] = None,
+    namespaces: Annotated[
+        str | None,
+        typer.Option(
+            "--namespaces",
+            metavar="NAME,…|''",
+            help="Bind it to these, or to none: beside them it sees only what is shared with it.",
+        ),
+    ] = None,
 ) -> None:
     """Make an API key and show it, this once."""
     end = None if expires is None else span(expires)
@@ -113,7 +122,8 @@ async def create(
         chosen: list[str] | frozenset[Scope] = USUAL
         if scopes is not None:
             chosen = list(Scope) if scopes == "all" else [one.strip() for one in scopes.split(",")]
-        key, secret = await home.create(tenant, name=name, scopes=chosen, expires=end)
+        bound = None if namespaces is None else [one.strip() for one in namespaces.split(",") if one.strip()]
+        key, secret = await home.create(tenant, name=name, scopes=chosen, expires=end, namespaces=bound)
     _show(shell, key, secret)
 
 

@@ -20,6 +20,7 @@ MODULES = {
     "acms.cli.demo": "demo",
     "acms.cli.erasing": "erase",
     "acms.cli.facts": "facts reflect state unstate",
+    "acms.cli.granting": "grant grants revoke",
     "acms.cli.importing": "import",
     "acms.cli.jobs": "jobs worker",
     "acms.cli.keys": "audit keys",

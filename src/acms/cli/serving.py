@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import webbrowser
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from uvicorn import Server
 
     from acms.server import App
+    from acms.server.oidc import OIDCConfig
 
 
 Origins = Annotated[
@@ -46,35 +47,56 @@ Sources = Annotated[
         help="TOML: whom /orchestration/render asks.",
     ),
 ]
+Issuer = Annotated[
+    str | None,
+    typer.Option("--oidc-issuer", metavar="URL", help="Whose access tokens open it too, beside keys."),
+]
+Audience = Annotated[
+    str | None,
+    typer.Option("--oidc-audience", metavar="NAME", help="Which name of it they must be for."),
+]
+Claims = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--oidc-claim",
+        metavar="tenant|roles|namespaces=CLAIM",
+        help="Where a token says so; default: tenant and roles, and a subject sees all of its tenant; repeat.",
+    ),
+]
+Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: a free one.")]
+Auth = Annotated[
+    str | None,
+    typer.Option("--auth", metavar="required|off", help="Whether a key is needed; off on this machine only."),
+]
+Works = Annotated[
+    bool, typer.Option("--work/--no-work", help="Work off jobs here, or leave them to `acms worker`.")
+]
+Renders = Annotated[
+    bool, typer.Option("--renders", help="Keep what is sent to models, without text, for a week.")
+]
+Logs = Annotated[bool, typer.Option("--log/--no-log", help="Write a line of JSON per request to stderr.")]
 
 
 @command("acms serve --port 8000", namespace=None, waits=False)
 async def serve(
     shell: Shell,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: a free one.")] = 8000,
-    auth: Annotated[
-        str | None,
-        typer.Option(
-            "--auth", metavar="required|off", help="Whether a key is needed; off on this machine only."
-        ),
-    ] = None,
-    works: Annotated[
-        bool, typer.Option("--work/--no-work", help="Work off jobs here, or leave them to `acms worker`.")
-    ] = True,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    auth: Auth = None,
+    works: Works = True,
     origins: Origins = None,
     names: Names = None,
+    issuer: Issuer = None,
+    audience: Audience = None,
+    claims: Claims = None,
     reflector: ReflectorName = None,
     url: Url = None,
     model: Model = None,
     sources: Sources = None,
-    renders: Annotated[
-        bool, typer.Option("--renders", help="Keep what is sent to models, without text, for a week.")
-    ] = False,
+    renders: Renders = False,
     over_mcp: OverMCP = False,
-    log_requests: Annotated[
-        bool, typer.Option("--log/--no-log", help="Write a line of JSON per request to stderr.")
-    ] = False,
+    log_requests: Logs = False,
 ) -> None:
     """Serve the store over HTTP until told to stop.
 
@@ -90,12 +112,18 @@ async def serve(
     from acms.server.listen import bounded
     from acms.server.sources import sources as read_sources
 
-    wanted = _auth(auth, host)
+    oidc = _oidc(issuer, audience, claims or ())
+    wanted = _auth(auth, host, oidc)
     store = shell.db or _own_store()
     if log_requests:
         _log()
     config = ServerConfig(
-        auth=wanted, host=host, hosts=tuple(names or ()), origins=tuple(origins or ()), works=works
+        auth=wanted,
+        oidc=oidc,
+        host=host,
+        hosts=tuple(names or ()),
+        origins=tuple(origins or ()),
+        works=works,
     )
     async with AsyncExitStack() as stack:
         found = None
@@ -192,11 +220,31 @@ async def _serve(
             await made.stop()
 
 
-def _auth(given: str | None, host: str) -> Literal["required", "off"]:
-    """Return whether a key is needed: as it was given, or by who can reach the host."""
-    from acms.server.config import loopback
+def _oidc(issuer: str | None, audience: str | None, claims: Sequence[str]) -> OIDCConfig | None:
+    """Return whose access tokens open the service, as it was given."""
+    from acms.server.oidc import OIDCConfig
 
-    wanted = given or ("off" if loopback(host) else "required")
+    if issuer is None and audience is None and not claims:
+        return None
+    if issuer is None or audience is None:
+        raise ConfigurationError("access tokens take --oidc-issuer and --oidc-audience, both")
+    made = OIDCConfig(issuer=issuer, audience=audience)
+    for one in claims:
+        name, _, claim = one.partition("=")
+        if name not in ("tenant", "roles", "namespaces") or not claim:
+            raise ConfigurationError(
+                f"--oidc-claim {one!r} does not say where a token has its tenant, roles or namespaces",
+                options=("--oidc-claim tenant=org_id",),
+            )
+        made = replace(made, **{f"{name}_claim": claim})
+    return made
+
+
+def _auth(given: str | None, host: str, oidc: OIDCConfig | None) -> Literal["required", "off"]:
+    """Return whether a key is needed: as it was given, or by who can reach the host and whose tokens open it."""
+    from acms.providers.addresses import loopback
+
+    wanted = given or ("off" if loopback(host) and oidc is None else "required")
     if wanted not in ("required", "off"):
         raise ConfigurationError(f"--auth is required or off, not {wanted!r}")
     return "off" if wanted == "off" else "required"

@@ -217,6 +217,9 @@ class Client(Block):
     sessions = blocking(_client.Client.sessions)
     render = blocking(_client.Client.render)
     prompt = blocking(_client.Client.prompt)
+    grant = blocking(_client.Client.grant)
+    grants = blocking(_client.Client.grants)
+    revoke = blocking(_client.Client.revoke)
     export = stepping(_client.Client.export)
     restore = blocking(_client.Client.restore)
 

@@ -18,7 +18,7 @@ from acms.log import validation
 from acms.model import Json
 from acms.prompt.manifest import Manifest
 from acms.prompt.render import Rendered
-from acms.results import ContextInfo, SessionPage
+from acms.results import ContextInfo, Grant, SessionPage
 from acms.storage.sessions import described, held
 
 if TYPE_CHECKING:
@@ -185,6 +185,24 @@ class Client:
         """
         context = session if isinstance(session, str) else await session.log.known()
         return await prompted(self._transport, context, description, after)
+
+    async def grant(self, namespace: str, principal: str, *, actions: Sequence[str] = ("read",)) -> Grant:
+        """Share a namespace with a key, by its id, or with a subject, as `oidc:subject`; what was granted is replaced.
+
+        `actions` are read, write and share; reading goes with each. `PermissionDeniedError` for more than one may do
+        oneself, `NotFoundError` for a key that is unknown or another tenant's.
+        """
+        where = path("namespaces", namespace, "grants", principal)
+        return noun(Grant, (await self._transport.call("PUT", where, body={"actions": list(actions)})).data)
+
+    async def grants(self, namespace: str) -> list[Grant]:
+        """Return with whom a namespace is shared, by name; for who may share it."""
+        where = path("namespaces", namespace, "grants")
+        return nouns(Grant, value(list, (await self._transport.call("GET", where)).body, "data"))
+
+    async def revoke(self, namespace: str, principal: str) -> None:
+        """Take a namespace back with the next request of the other; `NotFoundError` when it was not shared."""
+        await self._transport.call("DELETE", path("namespaces", namespace, "grants", principal))
 
     async def export(
         self, context: HasLog | str | None = None, *, namespace: str | None = None

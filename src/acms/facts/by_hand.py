@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from acms.errors import ACMSError, ConflictError, ValidationError
+from acms.errors import ACMSError, ConflictError, PreconditionError, ValidationError
 from acms.facts import consolidate as rules
 from acms.facts import faults, request
 from acms.facts.consolidate import Consolidated, Rules, fold, period
 from acms.facts.job import around
-from acms.knowledge import Cardinality, Fact, Proposal
+from acms.knowledge import Cardinality, Fact, Proposal, Scope
 from acms.log import facts as log_facts
 from acms.log import validation
 from acms.log.in_force import Cover
+from acms.log.read import PROFILE, profile
 from acms.log.validity import ends
-from acms.model import Append, Entry, Expect, Kind, Origin, Privacy
+from acms.model import Append, ContextDraft, Entry, Expect, Kind, Origin, Privacy
 from acms.privacy.modes import stored_mode
 
 if TYPE_CHECKING:
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
 _Choose = Callable[[Sequence[Fact]], list[Proposal]]
 
 
-def _proposed(
+def proposed(
     shared: SharedSession,
     texts: Mapping[str, str],
     names: Sequence[str],
     valid_from: datetime | date | str | None,
     valid_to: datetime | date | str | None,
     cardinality: Cardinality,
+    scope: Scope,
 ) -> Proposal:
     """Check what is stated at the border."""
     subject, attribute, value = [_kept(shared, _text(said, field)) for field, said in texts.items()]
@@ -43,7 +45,9 @@ def _proposed(
     _check_address(subject, attribute)
     if cardinality not in ("one", "many"):
         raise ValidationError(f"{cardinality!r} is not one or many", field="cardinality")
+    _check_scope(scope)
     stated = Proposal(
+        scope=scope,
         content=f"{subject}, {attribute}: {value}",
         subject=subject,
         attribute=attribute,
@@ -59,33 +63,25 @@ def _proposed(
 
 
 async def state(
-    shared: SharedSession,
-    subject: str,
-    attribute: str,
-    value: str,
-    *,
-    names: Sequence[str],
-    valid_from: datetime | date | str | None,
-    valid_to: datetime | date | str | None,
-    sources: Sequence[str],
-    cardinality: Cardinality,
+    shared: SharedSession, stated: Proposal, *, sources: Sequence[str], expected: int | None
 ) -> Fact:
     """Write a fact and return it; the one in force when it says just that."""
-    texts = {"subject": subject, "attribute": attribute, "value": value}
-    stated = _proposed(shared, texts, names, valid_from, valid_to, cardinality)
     subject, attribute, value = stated.subject, stated.attribute, stated.value
-    context = await shared.ensure()
-    read = [await shared.entry(context, None, id, newest=True) for id in _list(sources, "sources")]
+    if expected is not None:
+        validation.whole(expected, "expected")
+    context = home = await shared.ensure()
+    read = [await shared.entry(home, None, id, newest=True) for id in _list(sources, "sources")]
     if any(entry.kind is not Kind.MESSAGE for entry in read):
         raise ValidationError("must be ids or keys of messages", field="sources")
+    if stated.scope == "namespace":
+        context = await _profile(shared)
     said = max((entry.created_at for entry in read), default=shared.clock())
     same: list[Fact] = []
 
     def choose(known: Sequence[Fact]) -> list[Proposal]:
+        there = _at(known, subject, attribute)
         alike = [
-            fact
-            for fact in _at(known, subject, attribute)
-            if fold(fact.value) == fold(value) and period(fact).meets(period(stated))
+            fact for fact in there if fold(fact.value) == fold(value) and period(fact).meets(period(stated))
         ]
         told = {id for fact in alike for id in fact.sources}
         same[:] = [
@@ -97,6 +93,12 @@ async def state(
         ]
         if same:
             return []
+        newest = max((fact.version for fact in there), default=0)
+        if expected not in (None, newest):
+            raise PreconditionError(
+                f"the newest fact about {subject!r}, {attribute!r} is at version {newest}, not {expected}",
+                options=("read the facts again and decide again",),
+            )
         if alike and ends(period(stated), period(alike[-1]), said):
             return [replace(stated, action="update", fact_id=alike[-1].id)]
         return [stated]
@@ -107,11 +109,15 @@ async def state(
     return next(fact for fact in found if fact.id == wanted)
 
 
-async def unstate(shared: SharedSession, subject: str, attribute: str) -> list[Fact]:
+async def unstate(shared: SharedSession, subject: str, attribute: str, scope: Scope) -> list[Fact]:
     """Withdraw what is known at an address and return it; nothing when nothing was."""
     subject, attribute = _text(subject, "subject"), _text(attribute, "attribute")
     _check_address(subject, attribute)
+    _check_scope(scope)
     context = await shared.find()
+    if scope == "namespace":
+        found = await profile(shared.storage, shared.namespace)
+        context = None if found is None else found.id
     if context is None:
         return []
     gone: list[str] = []
@@ -157,10 +163,11 @@ async def _change(
         for decision in plan.decisions:
             if decision.draft is None:
                 raise ValidationError(f"{decision.outcome}: {decision.reason}", field="value")
-        op = Append(context=context, drafts=plan.drafts, expect=Expect(rewrites=head.rewrites))
+        # Of two who fill an address at once the second looks again: so it takes the place of the first.
+        op = Append(context=context, drafts=plan.drafts, expect=Expect(version=head.version))
         (result,) = await storage.append([op])
-        if type(result) is ConflictError and (await storage.head(context)).rewrites != head.rewrites:
-            continue  # something was replaced meanwhile: look again
+        if type(result) is ConflictError and (await storage.head(context)).version != head.version:
+            continue
         if isinstance(result, ACMSError):
             raise result
         return result.ids
@@ -202,6 +209,23 @@ async def _consolidated(
 def _at(known: Sequence[Fact], subject: str, attribute: str) -> list[Fact]:
     where = log_facts.address(subject, attribute)
     return [fact for fact in known if log_facts.address(fact.subject, fact.attribute) == where]
+
+
+async def _profile(shared: SharedSession) -> str:
+    """Return the id of the log of the namespace's facts; the first one that is stated creates it."""
+    storage = shared.storage
+    found = await profile(storage, shared.namespace)
+    if found is None:
+        counter, now = shared.counter.name, datetime.now(UTC)
+        found = await storage.create(
+            ContextDraft(key=PROFILE, namespace=shared.namespace, counter=counter, created_at=now)
+        )
+    return found.id
+
+
+def _check_scope(scope: Scope) -> None:
+    if scope not in get_args(Scope):
+        raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
 
 
 def _check_address(subject: str, attribute: str) -> None:

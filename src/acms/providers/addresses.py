@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from acms.errors import ConfigurationError, ProviderError
 
-__all__ = ["Guard", "Resolve", "is_public", "resolve"]
+__all__ = ["Guard", "Resolve", "is_public", "loopback", "resolve"]
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """Returns the addresses of a host name; raises `OSError` when it has none."""
@@ -116,3 +116,13 @@ class Guard:
         except ValueError:
             return False
         return any(found in network for network in self._allow)
+
+
+def loopback(host: str) -> bool:
+    """Return whether an address can be reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import httpx2
@@ -90,6 +90,15 @@ class _Line:
         self.closed = False
 
 
+class _Question(NamedTuple):
+    """What a server is asked."""
+
+    method: str
+    path: str
+    query: str = ""
+    content: bytes | None = None
+
+
 class Endpoint:
     """A model server at an address, with its key: asked in JSON, answered in JSON.
 
@@ -154,9 +163,16 @@ class Endpoint:
         thread, and again with another answer.
         """
         content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+        return await self._asked(_Question("POST", path, content=content), read)
+
+    async def get(self, path: str, read: Callable[[dict[str, Any]], T], *, query: str = "") -> T:
+        """Fetch a JSON object and return what `read` makes of it, as `post` does."""
+        return await self._asked(_Question("GET", path, query=query), read)
+
+    async def _asked(self, question: _Question, read: Callable[[dict[str, Any]], T]) -> T:
         line = self._open()
         return await with_retry(
-            lambda: self._attempt(line, path, content, read), self.retry, on_retry=self._retried
+            lambda: self._attempt(line, question, read), self.retry, on_retry=self._retried
         )
 
     async def aclose(self) -> None:
@@ -198,9 +214,7 @@ class Endpoint:
             line = self._lines[loop] = _Line(client, self._places)
         return line
 
-    async def _attempt(
-        self, line: _Line, path: str, content: bytes, read: Callable[[dict[str, Any]], T]
-    ) -> T:
+    async def _attempt(self, line: _Line, question: _Question, read: Callable[[dict[str, Any]], T]) -> T:
         # Failures are raised outside of the except blocks: what httpx2 raises holds the request, and with it the key.
         async with line.places:
             if line.closed:
@@ -208,7 +222,7 @@ class Endpoint:
             failure: ProviderError
             try:
                 async with asyncio.timeout(self._timeout):
-                    answer = await self._exchange(line.client, path, content)
+                    answer = await self._exchange(line.client, question)
                 failure = garbled(self.provider)
             except ProviderError as error:
                 failure = error
@@ -239,16 +253,19 @@ class Endpoint:
                     pass
         raise failure
 
-    async def _exchange(self, client: httpx2.AsyncClient, path: str, content: bytes) -> bytes:
-        url = self._url.copy_with(path=f"{self._url.path.rstrip('/')}/{path.lstrip('/')}")
+    async def _exchange(self, client: httpx2.AsyncClient, question: _Question) -> bytes:
+        url = self._url.copy_with(path=f"{self._url.path.rstrip('/')}/{question.path.lstrip('/')}")
+        if question.query:
+            url = url.copy_with(query=question.query.encode())
+        method, content = question.method, question.content
         if self._guard is None:
-            return await self._send(client, client.build_request("POST", url, content=content))
+            return await self._send(client, client.build_request(method, url, content=content))
         host = url.raw_host.decode("ascii")
         *others, last = await self._guard.addresses(host, url.port or 443, provider=self.provider)
 
         async def send(address: str) -> bytes:
             request = client.build_request(
-                "POST",
+                method,
                 url.copy_with(host=address),
                 content=content,
                 headers={"host": url.netloc.decode("ascii")},

@@ -11,10 +11,11 @@ from acms.errors import MissingExtraError
 try:
     from acms.server.app import App, create_app
     from acms.server.config import Limits, ServerConfig
+    from acms.server.oidc import OIDCConfig
 except ImportError as missing:
     package = (missing.name or "").partition(".")[0]
     if package not in ("prometheus_client", "pydantic", "starlette"):
         raise
     raise MissingExtraError("server", package) from None
 
-__all__ = ["App", "Limits", "ServerConfig", "create_app"]
+__all__ = ["App", "Limits", "OIDCConfig", "ServerConfig", "create_app"]

@@ -43,8 +43,8 @@ _LOOK = 10_000
 _PAGE = 500
 UNKNOWN = "UNKNOWN"
 """Code of an outcome that nobody knows."""
-_NAMES = ("namespace", "key", "version", "context_id")
-"""Fields of a body that say what is to be changed, not to what."""
+_NAMES = ("namespace", "key", "version", "context_id", "actions")
+"""Fields of a body that say what is to be changed, and what a namespace is shared for; not what is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,8 @@ class Noted:
     #: "intent" or "outcome".
     step: str = ""
     operation: str = ""
-    #: Id of the key; "" for the operator, and for everybody where no key is required.
+    #: Id of the key, or `oidc:` and the subject of a token; "" for the operator, and for everybody where no key is
+    #: required.
     key: str = ""
     #: Id of the request; of an intent under an Idempotency-Key it is with the outcomes.
     request: str | None = None
@@ -113,7 +114,7 @@ class Audit:
         await self.idle()
 
     async def _leased(self, call: Call[Any, Any], deadlines: Deadlines | None) -> Reply:
-        lease = call.tenant.enter()
+        lease = call.tenant.enter(call.principal.access, call.operation.action)
         try:
             return await self._run(call, deadlines)
         finally:

@@ -1,13 +1,16 @@
-"""Who may come in: by which name and from which page the service is called, and by whose key."""
+"""Who may come in: by which name and from which page the service is called, and by whose key or access token."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from time import monotonic
 
-from acms.errors import AuthenticationError, PermissionDeniedError, RateLimitError
+from acms.errors import AuthenticationError, PermissionDeniedError, RateLimitError, UnreachableError
 from acms.server.config import ServerConfig
+from acms.server.grants import Grants
 from acms.server.keys import Keys
+from acms.server.oidc import Tokens
 from acms.server.operation import Operation, Principal, Scope
 from acms.server.rates import Buckets, network
 
@@ -30,9 +33,22 @@ _EXPOSED = b"etag, location, preference-applied, retry-after, x-request-id"
 class Gate:
     """Admits requests to operations."""
 
-    def __init__(self, config: ServerConfig, keys: Keys, *, elapsed: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        keys: Keys,
+        grants: Grants,
+        tokens: Tokens | None = None,
+        *,
+        elapsed: Callable[[], float] = monotonic,
+    ) -> None:
         limits = config.limits
         self._keys = keys
+        self._grants = grants
+        self._tokens = tokens
+        self._ways = ("Authorization: Bearer acms_<id>_<secret>",)
+        if tokens is not None:
+            self._ways += ("Authorization: Bearer, and an access token of the identity provider",)
         self._open = config.auth == "off"
         #: Without a key the name is what keeps a web page out that has given itself an address of this machine.
         self._hosts = frozenset(_bare(one) for one in config.hosts)
@@ -77,7 +93,7 @@ class Gate:
     async def admit(self, operation: Operation, headers: Mapping[str, str], address: str) -> Principal:
         """Return who asks; `AuthenticationError`, `PermissionDeniedError` or `RateLimitError` when it may not.
 
-        A valid key is never slowed down by what strangers do, not even those of its own address.
+        A valid key or token is never slowed down by what strangers do, not even those of its own address.
         """
         if operation.scope is None:
             return self._everybody
@@ -87,19 +103,43 @@ class Gate:
                 f"the key lacks the scope {operation.scope.value}",
                 options=("use a key that has it", "ask who runs the service for one"),
             )
-        return found
+        if found.namespaces is None:
+            return found
+        if operation.scope is Scope.ADMIN:
+            raise PermissionDeniedError("this is about the whole tenant, and the key is bound to namespaces")
+        return replace(found, access=await self._grants.access(found))
 
     async def known(self, headers: Mapping[str, str], address: str) -> Principal:
-        """Return whose key was sent, whatever it may do; `AuthenticationError` or `RateLimitError` as for `admit`."""
+        """Return whose key or token was sent, whatever it may do; errors as of `admit`."""
         if self._open:
             return self._everybody
-        found = await self._keys.find(headers.get("authorization", ""))
-        if found is None:
-            _wait(self._strangers, network(address), "without a valid key")
-            raise AuthenticationError(options=("Authorization: Bearer acms_<id>_<secret>",))
+        found = await self._known(headers.get("authorization", ""), address)
         _wait(self._by_key, found.key, "with this key")
         _wait(self._by_tenant, found.tenant, "of this tenant")
         return found
+
+    async def _known(self, given: str, address: str) -> Principal:
+        """Return whose key or access token this is; who has none that is valid is counted."""
+        token = _token(given)
+        try:
+            if self._tokens is not None and token is not None:
+                return await self._tokens.find(token)
+            found = await self._keys.find(given)
+            if found is None:
+                raise AuthenticationError(options=self._ways)
+            return found
+        except (AuthenticationError, UnreachableError):
+            _wait(self._strangers, network(address), "without a valid key")
+            raise
+
+
+def _token(given: str) -> str | None:
+    """Return the access token that was sent; None for an API key, and for nothing."""
+    scheme, _, sent = given.partition(" ")
+    sent = sent.strip()
+    return (
+        sent if scheme.lower() == "bearer" and sent.count(".") == 2 and not sent.startswith("acms_") else None
+    )
 
 
 def _wait(buckets: Buckets, name: str, whose: str) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Literal
 
 from acms.errors import ConfigurationError, ValidationError
 from acms.log import validation
+from acms.providers.addresses import loopback
+from acms.server.oidc import OIDCConfig
 
 __all__ = ["Limits", "ServerConfig"]
 
@@ -57,6 +58,8 @@ class ServerConfig:
 
     #: Whether a key is needed. Without one everybody is the tenant `tenant` and may do everything.
     auth: Literal["required", "off"] = "required"
+    #: Whose access tokens open it too, beside keys.
+    oidc: OIDCConfig | None = None
     #: Whose data requests without a key see.
     tenant: str = "default"
     #: Where it listens: without keys it must be this machine only.
@@ -84,6 +87,8 @@ class ServerConfig:
                 f"{self.host} can be reached from other machines, and no key is required",
                 options=("acms keys create --tenant NAME, and require keys", "--host 127.0.0.1"),
             )
+        if self.auth == "off" and self.oidc is not None:
+            raise ConfigurationError("access tokens are not looked at while auth is 'off': require keys")
         for one in self.origins:
             if not _ORIGIN.fullmatch(one):
                 raise ConfigurationError(
@@ -96,13 +101,3 @@ class ServerConfig:
             validation.whole(self.ready_sessions, "ready_sessions", least=1)
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error
-
-
-def loopback(host: str) -> bool:
-    """Return whether an address can be reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

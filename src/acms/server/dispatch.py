@@ -22,6 +22,7 @@ from acms.server import wire
 from acms.server.deadlines import Deadlines, within
 from acms.server.middleware import EXCHANGE, Exchange, slashes
 from acms.server.operation import BASE, Call, Operation, Reply
+from acms.server.principal import EVERYWHERE
 from acms.server.service import Service
 
 __all__ = ["pairs", "routes"]
@@ -59,7 +60,7 @@ class _Resource:
         lease = None
         if operation.scope is not None:  # else it is nobody's data: answered also while no store does
             call.tenant = await self._service.stores.of(call.principal.tenant)
-            lease = call.tenant.enter()
+            lease = call.tenant.enter(call.principal.access, operation.action)
         try:
             reply = await self._run(call, timed)
             try:
@@ -123,7 +124,8 @@ class _Resource:
         try:
             return await within(work, deadlines)
         except SessionNotFoundError:
-            if (id := call.path.get("context_id")) is not None:
+            id = call.path.get("context_id")
+            if id is not None and call.principal.access is EVERYWHERE:  # else it may be there all the same
                 call.tenant.forget(id)
             raise
 

@@ -56,6 +56,10 @@ class Key:
     used_on: str | None = None
     #: Id of the key that it takes the place of.
     succeeds: str | None = None
+    #: By which name namespaces are shared with it: the id of the first key of its line.
+    principal: str = ""
+    #: Its own namespaces, beside which it sees only what is shared with it; None: it sees all of its tenant.
+    namespaces: tuple[str, ...] | None = None
 
     def valid(self, now: datetime) -> bool:
         """Return whether it opens anything at a point in time."""
@@ -82,7 +86,8 @@ class Keys:
         entropy: Entropy = os.urandom,
     ) -> None:
         self._stores = stores
-        self._audit = audit
+        #: Where what is done with keys is noted.
+        self.audit = audit
         self._clock = clock
         self._elapsed = elapsed
         self._entropy = entropy
@@ -116,6 +121,13 @@ class Keys:
         chosen = [one for one in found if tenant in (None, one.tenant)]
         return sorted(chosen, key=lambda one: (one.created_at, one.id))
 
+    async def get(self, id: str) -> Key:
+        """Return what is known of a key; `NotFoundError` for an unknown one."""
+        found = (await self._read(id[:1])).get(id) if id[:1] in _SHELVES and id else None
+        if found is None:
+            raise NotFoundError(f"no key has the id {id!r}", options=("acms keys list",))
+        return found.key
+
     async def any(self) -> bool:
         """Return whether a key was ever made."""
         return bool(await self.list())
@@ -129,8 +141,12 @@ class Keys:
         name: str = "",
         scopes: Iterable[Scope | str] = USUAL,
         expires: timedelta | None = None,
+        namespaces: Iterable[str] | None = None,
     ) -> tuple[Key, str]:
-        """Make a key; return it and what its owner sends, which cannot be shown again."""
+        """Make a key; return it and what its owner sends, which cannot be shown again.
+
+        `namespaces` binds it to these, be it none: beside them it sees only what is shared with it.
+        """
         if validation.name(tenant, "tenant") == OWN:
             raise ValidationError(f"{OWN!r} is the service itself", field="tenant")
         if expires is not None and expires <= timedelta(0):
@@ -138,15 +154,25 @@ class Keys:
         chosen = frozenset(validation.choice(one, Scope, "scopes") for one in scopes)
         if not chosen:
             raise ValidationError("must name at least one", field="scopes", options=tuple(Scope))
+        bound = None if namespaces is None else _namespaces(namespaces)
+        if bound is not None and Scope.ADMIN in chosen:
+            raise ValidationError(
+                f"{Scope.ADMIN.value} is about the whole tenant: a key that is bound to namespaces cannot have it",
+                field="scopes",
+                options=tuple(one for one in Scope if one is not Scope.ADMIN),
+            )
+        id = token(self._entropy, _ID)
         key = Key(
-            id=token(self._entropy, _ID),
+            id=id,
+            principal=id,
+            namespaces=bound,
             tenant=tenant,
             name=validation.text(name, "name", limit=validation.NAME_CHARS),
             scopes=chosen,
             created_at=self._clock(),
             expires_at=None if expires is None else self._clock() + expires,
         )
-        async with self._audit.noted(tenant, "createKey", {"key_id": key.id}):
+        async with self.audit.noted(tenant, "createKey", {"key_id": key.id}):
             return key, await self._add(key)
 
     async def rotate(self, id: str, *, overlap: timedelta = timedelta(days=1)) -> tuple[Key, str]:
@@ -157,7 +183,7 @@ class Keys:
         if overlap < timedelta(0):
             raise ValidationError("must not be negative", field="overlap")
         now = self._clock()
-        old = await self._known(id)
+        old = await self.get(id)
         if not old.valid(now):
             raise NotFoundError(f"the key {id!r} is not valid any more", options=("acms keys create",))
         key = Key(
@@ -168,9 +194,11 @@ class Keys:
             created_at=now,
             expires_at=None if old.expires_at is None else now + (old.expires_at - old.created_at),
             succeeds=old.id,
+            principal=old.principal or old.id,
+            namespaces=old.namespaces,
         )
         end = now + overlap
-        async with self._audit.noted(old.tenant, "rotateKey", {"key_id": id, "new_key_id": key.id}):
+        async with self.audit.noted(old.tenant, "rotateKey", {"key_id": id, "new_key_id": key.id}):
             shown = await self._add(key)
             if old.expires_at is None or end < old.expires_at:
                 await self._change(id, {"expires_at": end.isoformat()})
@@ -178,11 +206,11 @@ class Keys:
 
     async def revoke(self, id: str) -> Key:
         """End a key: here at once, on every other replica within two seconds. `NotFoundError` for an unknown one."""
-        key = await self._known(id)
+        key = await self.get(id)
         if key.revoked_at is None:
-            async with self._audit.noted(key.tenant, "revokeKey", {"key_id": id}):
+            async with self.audit.noted(key.tenant, "revokeKey", {"key_id": id}):
                 await self._change(id, {"revoked_at": self._clock().isoformat()})
-        return await self._known(id)
+        return await self.get(id)
 
     # ── shelves ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -205,12 +233,6 @@ class Keys:
         shelf = {id: _known(id, row) for id, row in _rows(entry).items()}
         self._shelves[name] = (began, shelf)
         return shelf
-
-    async def _known(self, id: str) -> Key:
-        found = (await self._read(id[:1])).get(id) if id[:1] in _SHELVES and id else None
-        if found is None:
-            raise NotFoundError(f"no key has the id {id!r}", options=("acms keys list",))
-        return found.key
 
     async def _add(self, key: Key) -> str:
         secret = token(self._entropy, _SECRET)
@@ -253,6 +275,16 @@ class Keys:
             return
 
 
+def _namespaces(given: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of namespaces, without the service's own."""
+    if isinstance(given, str):
+        raise ValidationError("must be a list of names", field="namespaces")
+    found = tuple(sorted({validation.name(one, "namespaces") for one in given}))
+    if OWN in found:
+        raise ValidationError(f"{OWN!r} is reserved", field="namespaces")
+    return found
+
+
 def _where(shelf: str) -> str:
     return f"keys/{shelf}"
 
@@ -274,5 +306,11 @@ def _parsed(given: str) -> tuple[str, str]:
 def _known(id: str, row: Mapping[str, Any]) -> _Known:
     scopes = frozenset(Scope(one) for one in row["scopes"])
     key = read(Key, row, wire=False, id=id, scopes=scopes)
-    principal = Principal(key=id, tenant=key.tenant, scopes=key.scopes)
+    principal = Principal(
+        key=id,
+        tenant=key.tenant,
+        scopes=key.scopes,
+        name=key.principal or id,
+        namespaces=None if key.namespaces is None else frozenset(key.namespaces),
+    )
     return _Known(key, bytes.fromhex(row["digest"]), principal)

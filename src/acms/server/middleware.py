@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acms.contract import problem_details
-from acms.errors import ACMSError, MethodError, RateLimitError, ValidationError
+from acms.errors import ACMSError, AuthenticationError, MethodError, RateLimitError, ValidationError
 from acms.observability.logging import correlation_id, log, logger, safe_error
 from acms.observability.tracing import request_span
 from acms.server import wire
@@ -172,8 +172,8 @@ def _problem(error: ACMSError, exchange: Exchange) -> Response:
         headers["Retry-After"] = str(max(1, round(error.retry_after + 0.5)))
     elif status == 503:
         headers["Retry-After"] = "1"
-    if error.code == "UNAUTHENTICATED":
-        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, AuthenticationError):
+        headers["WWW-Authenticate"] = error.challenge
     if isinstance(error, MethodError):
         headers["Allow"] = ", ".join(error.options)
     contract = exchange.operation is not None and exchange.operation.contract

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from acms.model import Json
+from acms.server.principal import Action, Principal, Scope
 
 if TYPE_CHECKING:
     from acms.server.config import ServerConfig
@@ -23,29 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["BASE", "Body", "Call", "Operation", "Operations", "Principal", "Query", "Reply", "Scope", "Shape"]
 
 BASE = "/api/v1"
-
-
-class Scope(StrEnum):
-    """What a key may be used for."""
-
-    READ = "context:read"
-    APPEND = "context:append"
-    FORK = "context:fork"
-    COMPACT = "context:compact"
-    MEMORY_READ = "memory:read"
-    MEMORY_WRITE = "memory:write"
-    ERASE = "erase"
-    ADMIN = "admin:config"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Principal:
-    """Who asks: read off the key alone, never off what a request says."""
-
-    #: Id of the key; "" when none is required.
-    key: str = ""
-    tenant: str
-    scopes: frozenset[Scope]
 
 
 class Shape(BaseModel):
@@ -155,6 +132,11 @@ class Operation:
     #: Of an audited one whose answer says what the trail must not keep: answers a repeat under the same Idempotency-Key
     #: by the Location of the first answer, or with None when that is gone.
     again: Callable[[Call[Any, Any], str], Awaitable[Reply | None]] | None = None
+
+    @property
+    def action(self) -> Action:
+        """What a namespace must be open for."""
+        return Action.READ if self.scope in (Scope.READ, Scope.MEMORY_READ) else Action.WRITE
 
 
 class Operations:

@@ -16,8 +16,10 @@ from acms.providers.tokens import default_counter
 from acms.server.audit import Audit
 from acms.server.auth import Gate
 from acms.server.config import ServerConfig
+from acms.server.grants import Grants
 from acms.server.keys import Keys
 from acms.server.metrics import Metrics
+from acms.server.oidc import Tokens
 from acms.server.tenants import OWN, Engine, Stores, working
 
 LOOK_SECONDS = 15.0
@@ -41,7 +43,9 @@ class Service:
         )
         self.audit = Audit(self.stores)
         self.keys = Keys(self.stores, self.audit)
-        self.gate = Gate(config, self.keys)
+        self.grants = Grants(self.stores, self.keys)
+        self.tokens = None if config.oidc is None else Tokens(config.oidc)
+        self.gate = Gate(config, self.keys, self.grants, self.tokens)
         #: The OpenAPI document.
         self.document = document
         #: Requests under way.
@@ -51,10 +55,12 @@ class Service:
         self.idle.set()
 
     async def start(self) -> None:
-        """Open a store, so that a wrong URL is found out at once; `ConfigurationError` when nobody has a key."""
+        """Open a store, so that a wrong URL is found out at once; `ConfigurationError` when nobody can come in."""
         default_counter().count("a")  # reads its vocabulary before somebody waits for it
         if self.config.auth == "off":
             await self.stores.of(self.config.tenant)
+        elif self.tokens is not None:
+            await self.tokens.open()
         elif not await self.keys.any():
             raise ConfigurationError(
                 "a key is required, and none was ever made: acms keys create --tenant NAME",
@@ -99,4 +105,6 @@ class Service:
         await self.audit.stop()
         if self._looking is not None:
             self._looking.cancel()
+        if self.tokens is not None:
+            await self.tokens.aclose()
         await self.stores.aclose()

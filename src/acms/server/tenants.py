@@ -7,7 +7,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -16,18 +16,19 @@ from acms import compose
 from acms.config import ACMSConfig
 from acms.contract.engine import ACS
 from acms.contract.providers import KnowledgeSource
-from acms.errors import ConfigurationError, SessionNotFoundError
+from acms.errors import ConfigurationError, PermissionDeniedError, SessionNotFoundError
 from acms.jobs.worker import background
 from acms.log import validation
-from acms.model import Context
+from acms.model import Context, ContextQuery, Page
 from acms.ports import Embedder, Handle, KVMemory, Reflector, Reranker, Summarizer
 from acms.providers.tokens import token_counter
+from acms.server.principal import EVERYWHERE, Access, Action
 from acms.session import ACMS
 from acms.storage import handles, open_storage
 from acms.storage.kv_home import InMemoryKV, KVHome
 from acms.storage.shards import Shards
 
-__all__ = ["OWN", "Engine", "Stores", "Tenant"]
+__all__ = ["OWN", "Engine", "Lease", "Stores", "Tenant"]
 
 OWN = "@acms"
 """Name of what the service keeps for itself: the tenant of its keys, and in every tenant the namespace of its audit."""
@@ -57,8 +58,21 @@ class _Ready:
     gone: bool = False
 
 
-_LEASE: ContextVar[list[_Ready] | None] = ContextVar("acms_lease", default=None)
-"""The sessions that the request under way uses."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class Lease:
+    """A request under way."""
+
+    #: Whose data it is about: beside that the service does things for itself.
+    tenant: str
+    #: Which namespaces it may use, and what it does there.
+    access: Access
+    action: Action
+    #: The sessions that it uses.
+    sessions: list[_Ready] = field(default_factory=list[_Ready])
+
+
+_LEASE: ContextVar[Lease | None] = ContextVar("acms_lease", default=None)
+"""The request under way; None for what the service does for itself."""
 
 
 class Tenant:
@@ -67,8 +81,7 @@ class Tenant:
     def __init__(self, name: str, handle: Handle, kv: KVMemory, engine: Engine, ready: int) -> None:
         self.name = name
         self.handle = handle
-        #: Values under keys: pins and what they name.
-        self.kv = kv
+        self._kv = kv
         self.engine = engine
         self._ready = ready
         self._sessions: OrderedDict[str, _Ready] = OrderedDict()
@@ -79,25 +92,88 @@ class Tenant:
         self.users = 0
         self._works = False
 
+    @property
+    def bound(self) -> bool:
+        """Whether the request under way is bound to namespaces."""
+        return self._access.granted is not None
+
+    @property
+    def _access(self) -> Access:
+        lease = _LEASE.get()
+        return EVERYWHERE if lease is None or lease.tenant != self.name else lease.access
+
+    @property
+    def kv(self) -> KVMemory:
+        """Values under keys, which belong to the whole tenant: pins and what they name."""
+        if self.bound:
+            raise PermissionDeniedError(
+                "pins belong to the whole tenant, and the key is bound to namespaces",
+                options=("use a key that is bound to none",),
+            )
+        return self._kv
+
     async def context(self, id: str) -> Context:
-        """Return a live context by its id; `SessionNotFoundError` also for one of the service's own."""
+        """Return a live context by its id; `SessionNotFoundError` also for one that the request may not know of.
+
+        `PermissionDeniedError` when it may only read there, and does more.
+        """
         found = await self.handle.context(id)
-        if found.id != id or found.deleted_at is not None or found.namespace == OWN:
-            raise SessionNotFoundError(f"no context has the id {id!r}")
+        if found.id != id or found.deleted_at is not None or not self.sees(found.namespace):
+            raise _unknown(id)
+        self.check(found.namespace)
         return found
 
-    def enter(self) -> list[_Ready]:
+    async def contexts(self, query: ContextQuery) -> Page[Context]:
+        """Return a page of the contexts that the request under way may see.
+
+        Newest first; of who is bound to several namespaces one namespace after the other.
+        """
+        granted = self._access.granted
+        if granted is None:
+            page = await self.handle.contexts(query)
+            return replace(page, items=tuple([one for one in page.items if one.namespace != OWN]))
+        names = sorted([name for name in granted if self.sees(name) and query.namespace in (None, name)])
+        after, found = query.after, list[Context]()
+        if after is not None:
+            begun = (await self.handle.context(after)).namespace
+            if begun not in names:
+                raise _unknown(after)
+            names = names[names.index(begun) :]
+        for name in names:
+            if len(found) == query.limit:
+                return Page(items=tuple(found), next_after=found[-1].id)
+            asked = replace(query, namespace=name, after=after, limit=query.limit - len(found))
+            page, after = await self.handle.contexts(asked), None
+            found += page.items
+            if page.next_after is not None:
+                return Page(items=tuple(found), next_after=page.next_after)
+        return Page(items=tuple(found), next_after=None)
+
+    def sees(self, namespace: str) -> bool:
+        """Return whether the request under way may know of a namespace; of the service's own none may."""
+        return namespace != OWN and self._access.allows(namespace)
+
+    def check(self, namespace: str) -> None:
+        """Raise `PermissionDeniedError` when the request under way may not do in a namespace what it does."""
+        lease = _LEASE.get()
+        if lease is not None and not self._access.allows(namespace, lease.action):
+            raise PermissionDeniedError(
+                f"the namespace {namespace!r} is not open to you for this: it takes {lease.action.value!r}",
+                options=("ask who shares the namespace for a grant",),
+            )
+
+    def enter(self, access: Access = EVERYWHERE, action: Action = Action.READ) -> Lease:
         """Begin a request: neither the store nor a session that it asks for is closed before it leaves."""
         self.users += 1
-        lease: list[_Ready] = []
+        lease = Lease(tenant=self.name, access=access, action=action)
         _LEASE.set(lease)
         return lease
 
-    def leave(self, lease: list[_Ready]) -> None:
+    def leave(self, lease: Lease) -> None:
         """End a request."""
         _LEASE.set(None)
         self.users -= 1
-        for one in lease:
+        for one in lease.sessions:
             one.users -= 1
             if one.gone and not one.users:
                 self._leave(one.session)
@@ -115,12 +191,15 @@ class Tenant:
             found = self._sessions.setdefault(id, _Ready(made))
             if found.session is not made:  # another request was first
                 self._leave(made)
+        elif not self.sees(found.session.namespace):
+            raise _unknown(id)
         else:
+            self.check(found.session.namespace)
             self._sessions.move_to_end(id)
         lease = _LEASE.get()
         if lease is not None:
             found.users += 1
-            lease.append(found)
+            lease.sessions.append(found)
         while len(self._sessions) > self._ready:
             self.forget(next(iter(self._sessions)))
         return found.session
@@ -212,7 +291,12 @@ class Tenant:
         if self._leaving:
             await asyncio.wait(self._leaving)
         await self.handle.__aexit__(None, None, None)
-        await self.kv.aclose()
+        await self._kv.aclose()
+
+
+def _unknown(id: str) -> SessionNotFoundError:
+    """Return the error for a context that is not there, in the words of a store: nobody can tell why it is not."""
+    return SessionNotFoundError(f"no session or context is named {id!r}")
 
 
 class Stores:

@@ -155,6 +155,7 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
     namespace = validation.name(body.namespace, "namespace")
     if namespace == OWN:
         raise ValidationError(f"{OWN!r} is reserved", field="namespace")
+    call.tenant.check(namespace)
     about = described(body.name, body.labels, body.metadata)
     settings = {name: value for name, value in about.items() if value is not None}
     if body.policy_config is not None:
@@ -227,7 +228,8 @@ async def list_contexts(call: Call[ListContexts, None]) -> Reply:
         )
     try:
         found = await call.tenant.handle.context(query.key, namespace=query.namespace or "default")
-        items = [found] if found.key == query.key not in _INNER and found.namespace != OWN else []
+        seen = found.key == query.key not in _INNER and call.tenant.sees(found.namespace)
+        items = [found] if seen else []
     except NotFoundError:
         items = []
     return await _page(call.tenant, items, None)
@@ -247,11 +249,10 @@ async def listed(
         namespace=namespace, parent=parent, where=held(where), spoken=True, after=cursor, limit=limit
     )
     try:
-        page = await tenant.handle.contexts(query)
+        page = await tenant.contexts(query)
     except SessionNotFoundError:
         raise ValidationError("is no cursor of this list", field="cursor") from None
-    items = [one for one in page.items if one.namespace != OWN]
-    return await _page(tenant, items, page.next_after)
+    return await _page(tenant, page.items, page.next_after)
 
 
 def _where(query: ListContexts) -> dict[str, Any]:

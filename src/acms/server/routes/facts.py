@@ -81,6 +81,10 @@ class StateBody(Body):
     sources: Annotated[list[str], Field(default_factory=list[str])]
     #: Whether it takes the place of what is known about the subject and the attribute, or is added.
     cardinality: Literal["one", "many"] = "one"
+    #: Whether it goes to this conversation, or to the profile of its namespace.
+    scope: Literal["session", "namespace"] = "session"
+    #: Version of the newest fact in force there, as the caller knows it; 0 for none. 412 when it is another one.
+    expected: Annotated[int, Field(ge=0)] | None = None
 
 
 @operations(
@@ -102,6 +106,8 @@ class UnstateBody(Body):
 
     subject: str
     attribute: str
+    #: Whether of this conversation, or of the profile of its namespace.
+    scope: Literal["session", "namespace"] = "session"
 
 
 @operations(
@@ -115,7 +121,8 @@ class UnstateBody(Body):
 async def unstate_facts(call: Call[None, UnstateBody]) -> Reply:
     """Withdraw what is known about a subject and an attribute; the answer lists it, and nothing comes back for it."""
     session = await call.tenant.session(call.path["context_id"])
-    found = await session.unstate(call.body.subject, call.body.attribute)
+    body = call.body
+    found = await session.unstate(body.subject, body.attribute, scope=body.scope)
     return listed([write(one) for one in found], None)
 
 

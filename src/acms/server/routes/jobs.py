@@ -18,7 +18,7 @@ from acms.nouns import write
 from acms.results import Compaction
 from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope
 from acms.server.replies import listed, many, show, single
-from acms.server.tenants import OWN, Tenant
+from acms.server.tenants import Tenant
 from acms.session import ACMS
 
 __all__ = ["asked", "operations"]
@@ -88,14 +88,18 @@ def _preferred(prefer: str) -> int | None:
 
 
 async def visible(tenant: Tenant, found: Iterable[Job]) -> list[Job]:
-    """Return the jobs that are none of the service's own."""
+    """Return the jobs that the request under way may see; of the service's own none may be."""
     hidden: dict[str, bool] = {}
     jobs = list(found)
     for id in {job.context for job in jobs}:
         try:
-            hidden[id] = (await tenant.handle.context(id)).namespace == OWN
+            namespace = (await tenant.handle.context(id)).namespace
         except SessionNotFoundError:  # a job may outlive what it was about
-            hidden[id] = False
+            hidden[id] = tenant.bound
+            continue
+        hidden[id] = not tenant.sees(namespace)
+        if not hidden[id]:
+            tenant.check(namespace)
     return [job for job in jobs if not hidden[job.context]]
 
 

@@ -1,0 +1,64 @@
+"""Who asks: a key or a subject, whose data it means, for what, and in which namespaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+__all__ = ["EVERYWHERE", "Access", "Action", "Principal", "Scope"]
+
+
+class Scope(StrEnum):
+    """What a key may be used for."""
+
+    READ = "context:read"
+    APPEND = "context:append"
+    FORK = "context:fork"
+    COMPACT = "context:compact"
+    MEMORY_READ = "memory:read"
+    MEMORY_WRITE = "memory:write"
+    ERASE = "erase"
+    ADMIN = "admin:config"
+
+
+class Action(StrEnum):
+    """What a namespace is shared for."""
+
+    READ = "read"
+    WRITE = "write"
+    SHARE = "share"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """The namespaces that a principal may use, and for what; None: all of its tenant for everything."""
+
+    granted: Mapping[str, frozenset[Action]] | None = None
+
+    def allows(self, namespace: str, action: Action = Action.READ) -> bool:
+        """Return whether a namespace may be used for something."""
+        return self.granted is None or action in self.granted.get(namespace, ())
+
+    @staticmethod
+    def of(own: Iterable[str], granted: Mapping[str, frozenset[Action]]) -> Access:
+        """Return the access of who has some namespaces of its own, and grants on others."""
+        return Access(granted={**granted, **dict.fromkeys(own, frozenset(Action))})
+
+
+EVERYWHERE = Access()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Who asks: read off the key or the token alone, never off what a request says."""
+
+    #: Id of the key, or `oidc:` and the subject of a token; "" when neither is required.
+    key: str = ""
+    tenant: str
+    scopes: frozenset[Scope]
+    #: By which name namespaces are shared with it: that of a key stays when the key is rotated.
+    name: str = ""
+    #: Its own namespaces, beside which it sees only what is shared with it; None: it sees all of its tenant.
+    namespaces: frozenset[str] | None = None
+    access: Access = field(default=EVERYWHERE)

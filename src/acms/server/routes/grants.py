@@ -1,0 +1,86 @@
+"""Grants over HTTP: share a namespace, see with whom it is shared, take it back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from acms.errors import NotFoundError, PermissionDeniedError
+from acms.log import validation
+from acms.nouns import write
+from acms.results import Grant
+from acms.server.operation import Body, Call, Operations, Reply, Scope
+from acms.server.principal import Action
+from acms.server.replies import many, show, single
+
+__all__ = ["operations"]
+
+operations = Operations("sharing")
+
+_GRANTS = "/namespaces/{namespace}/grants"
+_GRANT = f"{_GRANTS}/{{principal}}"
+
+
+class GrantBody(Body):
+    """What a namespace is shared for."""
+
+    #: `read`, `write` (whatever changes something and the scopes of the other allow), and `share` (grant it to others);
+    #: reading goes with each.
+    actions: Annotated[list[Action], Field(min_length=1, default_factory=lambda: [Action.READ], strict=False)]
+
+
+def _shared(call: Call[Any, Any]) -> str:
+    """Return the namespace of a request that may share it."""
+    namespace, access = validation.name(call.path["namespace"], "namespace"), call.principal.access
+    if not access.allows(namespace, Action.SHARE):
+        raise PermissionDeniedError(
+            f"the namespace {namespace!r} is not yours to share", options=("ask who may share it",)
+        )
+    return namespace
+
+
+@operations(
+    "PUT",
+    _GRANT,
+    scope=Scope.APPEND,
+    body=GrantBody,
+    optional=True,
+    reply=single(Grant),
+    example={"actions": ["read", "write"]},
+)
+async def grant_namespace(call: Call[None, GrantBody]) -> Reply:
+    """Share a namespace with a key, by its id, or with the subject of an access token, as `oidc:subject`.
+
+    What it was shared for before is replaced. A key that is not bound to namespaces sees all of its tenant anyway.
+    Nobody can share more than it may do itself, nor with another tenant.
+    """
+    namespace, access = _shared(call), call.principal.access
+    actions = call.body.actions
+    if beyond := [one for one in actions if not access.allows(namespace, one)]:
+        raise PermissionDeniedError(f"{beyond[0].value!r} is more than you may do in {namespace!r}")
+    made = await call.app.grants.grant(
+        call.principal.tenant, namespace, call.path["principal"], actions, by=call.principal
+    )
+    return show(made)
+
+
+@operations("GET", _GRANTS, scope=Scope.READ, reply=many(Grant))
+async def list_grants(call: Call[None, None]) -> Reply:
+    """List with whom a namespace is shared, by name."""
+    found = await call.app.grants.list(call.principal.tenant, _shared(call))
+    return Reply(body={"data": [write(one) for one in found]})
+
+
+@operations("DELETE", _GRANT, scope=Scope.APPEND, status=204)
+async def revoke_grant(call: Call[None, None]) -> Reply:
+    """Take a namespace back: the next request of the other does not see it any more, wherever it arrives."""
+    namespace = _shared(call)
+    done = await call.app.grants.revoke(
+        call.principal.tenant, namespace, call.path["principal"], by=call.principal
+    )
+    if not done:
+        raise NotFoundError(
+            f"{namespace!r} is not shared with it", options=("GET the grants of the namespace",)
+        )
+    return Reply()
