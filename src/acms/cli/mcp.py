@@ -16,7 +16,7 @@ async def mcp(
         str, typer.Option("--session", metavar="SESSION", help="Name of the session, or its id.")
     ] = "default",
 ) -> None:
-    """Serve a session to an MCP client on stdin and stdout, until the client ends it.
+    """Serve a session to an MCP client, on stdin and stdout.
 
     The client starts this command itself: see the guide for the lines of its configuration. The first thing that is
     remembered begins the session. What was answered is on disk.
