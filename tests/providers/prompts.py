@@ -95,6 +95,7 @@ raws: st.SearchStrategy[Raw] = st.sampled_from(
         Raw("other", '{"anything":1}'),
         Raw("anthropic", "not JSON"),
         Raw("anthropic", '{"type": "compaction", "content": "They met.", "signature": "c2ln"}'),
+        Raw("anthropic", '{"type": "compaction", "content": "They parted."}'),
         Raw("anthropic", '{"type":"compaction","content":null}'),
         Raw("openai-responses", '{"type":"compaction","id":"cmp_1","encrypted_content":"gAAAAAB"}'),
     )

@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
+from acms.errors import PayloadError
 from acms.model import Json, Raw, Reasoning, Role, Text
 from acms.ports import Codec
 from acms.prompt import Prompt
 from acms.prompt.cache_forecast import agrees, confirm
 from acms.prompt.render import Rendered
 from acms.prompt_types import CacheMark, Changed, Diagnosis, Outcome, PromptMessage, ServerEdit, Tool
+from acms.providers.codecs.anthropic_turns import FIRST, NEWER
 
 HERE = Path(__file__).parent
 RECORDED: dict[str, list[dict[str, Any]]] = {
@@ -244,16 +246,30 @@ def test_a_compaction_of_anthropic_is_kept_verbatim_and_sent_back_first() -> Non
     assert isinstance(kept, Raw)
     assert json.loads(kept.json) == COMPACTION
     sent = codec.render(read)
-    assert sent["messages"][1]["content"] == [COMPACTION, thinking, {"type": "text", "text": "Done."}]
-    assert codec.normal(read) == codec.parse(sent)
-    assert codec.notes(read) == ()
+    assert sent["messages"][0] == {"role": "assistant", "content": [COMPACTION]}
+    assert sent["messages"][2]["content"] == [thinking, {"type": "text", "text": "Done."}]
+    assert codec.normal(read) == codec.parse(sent) == codec.normal(codec.parse(sent))
+    assert codec.notes(read) == (FIRST,)
+    assert codec.notes(codec.parse(sent)) == ()
+    misplaced = {"messages": [payload["messages"][0], sent["messages"][0], payload["messages"][2]]}
+    with pytest.raises(PayloadError, match="must come first"):
+        codec.check(misplaced)
     assert codec.cost(read[1]) > codec.cost(PromptMessage(role=Role.ASSISTANT, parts=(Text("Done."),))) + 20
     assert codec.count(sent).tokens <= codec.base() + sum([codec.cost(one) for one in read])
     without = AnthropicMessages("claude-opus-5-5", reasoning=False)
-    assert without.render(read)["messages"][1]["content"] == [COMPACTION, {"type": "text", "text": "Done."}]
+    assert without.render(read)["messages"][2]["content"] == [{"type": "text", "text": "Done."}]
+    newer = Raw("anthropic", json.dumps({**COMPACTION, "content": "They chose MySQL."}))
+    both = [*read, PromptMessage(role=Role.ASSISTANT, parts=(newer,)), read[0]]
+    assert json.loads(newer.json) == codec.render(both)["messages"][0]["content"][0]
+    assert codec.notes(both) == (FIRST, NEWER)
     failed = Raw("anthropic", json.dumps({"type": "compaction", "content": None}))
     alone = codec.render([read[0], PromptMessage(role=Role.ASSISTANT, parts=(failed,)), read[2]])
     assert alone["messages"][1]["content"] == [{"type": "compaction", "content": None}]
+    unsigned = Raw("anthropic", json.dumps({"type": "compaction", "content": "They met."}))
+    appended = [read[0], PromptMessage(role=Role.ASSISTANT, parts=(unsigned, Text("Done."))), read[2]]
+    assert codec.render(appended)["messages"][1]["content"][0]["content"] == "They met."  # where it was
+    paused = codec.render([appended[0], PromptMessage(role=Role.ASSISTANT, parts=(unsigned,))])
+    assert paused["messages"][1]["content"] == [json.loads(unsigned.json)]
     foreign = Raw("anthropic", json.dumps({"type": "compaction", "content": ""}))
     assert codec.notes([PromptMessage(role=Role.ASSISTANT, parts=(foreign, Text("Done.")))])
 

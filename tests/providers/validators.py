@@ -327,7 +327,9 @@ def anthropic(payload: Json, *, prefill: bool = False, system: bool = False) -> 
             _block(block)
         if message["role"] == "assistant":
             _answer(message["content"])
-    _must(messages[0]["role"] == "user", "[A] the first message is the user's")
+    _compactions(messages)
+    begins = messages[0]["content"][0]["type"] == "compaction"
+    _must(messages[0]["role"] == "user" or begins, "[A] the first message is the user's")
     for before, after in pairwise(messages):
         # [A] consecutive turns would be combined: a codec has no need to send them apart
         _must(before["role"] != after["role"], "[A] roles alternate")
@@ -335,12 +337,29 @@ def anthropic(payload: Json, *, prefill: bool = False, system: bool = False) -> 
     _anthropic_pairs(messages)
     last = messages[-1]
     if last["role"] == "assistant":
+        final = last["content"][-1]
+        if final["type"] == "compaction":  # [A] "pause_after_compaction": the next request ends with it
+            return _breakpoints(payload)
         _must(prefill, "[E] This model does not support assistant message prefill")
-        _must(all(block["type"] == "text" for block in last["content"]), "[E] a final answer has no thinking")
-        text = last["content"][-1]["text"]
+        kinds = {block["type"] for block in last["content"]}
+        _must(kinds <= {"text", "compaction"}, "[E] a final answer has no thinking")
+        text = final["text"]
         # [E] "messages: final assistant content cannot end with trailing whitespace"
         _must(text == text.rstrip(), "[E] a final answer does not end in white space")
     _breakpoints(payload)
+
+
+def _compactions(messages: Json) -> None:
+    blocks = [
+        (at, number, block)
+        for at, message in enumerate(messages)
+        for number, block in enumerate(message["content"])
+        if block["type"] == "compaction" and block.get("content") is not None
+    ]
+    if any(block.get("signature") for _, _, block in blocks):
+        # [E] compaction_block_misplaced, compaction_block_ambiguous
+        _must(len(blocks) == 1, "[E] messages holds more than one compaction block with content")
+        _must(blocks[0][:2] == (0, 0), "[E] a signed compaction is the first block of the conversation")
 
 
 def _block(block: Json) -> None:

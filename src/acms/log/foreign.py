@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from acms.errors import ValidationError
-from acms.log import validation
+from acms.log import compacted, validation
 from acms.log.inline_media import Keep, Place, kept, lifted, referred
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 
@@ -61,6 +61,9 @@ def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = Non
     """
     found = None if message.get("type", "message") == "message" else message["type"]
     place = Place(field, keep)
+    if message.get("object") == compacted.WINDOW:
+        given = {name: value for name, value in message.items() if name not in ("created_at", "metadata")}
+        return [_keyed(_window(message, place._replace(vendor="openai-responses")), given)]
     if (
         found is None
         and "role" in message
@@ -325,6 +328,12 @@ def _block(one: Mapping[str, Any], place: Place) -> list[Part] | None:
     return [*held, *_surplus(one, "source")]
 
 
+def _compaction(one: Mapping[str, Any], place: Place) -> list[Part]:
+    """Keep a compaction as it is sent back: what an SDK adds as null is refused."""
+    said = {name: value for name, value in one.items() if name not in _MARKS and value is not None}
+    return [_raw({**said, "content": one.get("content")}, place)]
+
+
 def _search_result(one: Mapping[str, Any], place: Place) -> list[Part]:
     return [*_contents(one.get("content"), place.at("content"))[1], *_surplus(one, "content")]
 
@@ -345,6 +354,7 @@ _READERS: dict[str, Callable[[Mapping[str, Any], Place], list[Part] | None]] = {
     "text": _text, "input_text": _text, "output_text": _text, "refusal": _refusal, "thinking": _thinking,
     "tool_use": _tool_use, "image_url": _image_url, "input_image": _input_image, "input_audio": _audio,
     "file": _file, "input_file": _file, "image": _block, "document": _block, "search_result": _search_result,
+    "compaction": _compaction,
 }  # fmt: skip
 
 
@@ -367,6 +377,20 @@ def _item(item: Mapping[str, Any], place: Place) -> Turn:
             parts = [_raw({**item, "type": "item_reference"}, place)]
         case _:
             raise ValidationError("needs a role", field=place.field)
+    return {"role": "assistant", "content": "", "parts": parts}
+
+
+def _window(message: Mapping[str, Any], place: Place) -> Turn:
+    """Read a conversation that was compacted on demand: every item of it word for word."""
+    output = message.get("output")
+    if not isinstance(output, list | tuple) or not output:
+        raise ValidationError("must be a list of items", field=place.at("output").field)
+    parts: list[Part] = []
+    for index, one in enumerate(output):
+        at = place.at(f"output[{index}]")
+        if not isinstance(one, Mapping):
+            raise ValidationError(f"must be a mapping, not {type(one).__name__}", field=at.field)
+        parts.append(_raw(one, at))
     return {"role": "assistant", "content": "", "parts": parts}
 
 

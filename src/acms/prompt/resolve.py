@@ -250,7 +250,7 @@ class Resolver:
         wanted = None if count is not None or room is None else int(room * MARGIN)
         while True:
             gathered = await view.said(budget=wanted, messages=count, scale=room or 0, slack=place.slack)
-            units = content.atoms(gathered.units, counter)
+            units = self._atoms(gathered, counter)
             if wanted is None or room is None or gathered.whole or same or self._cost(units) > room:
                 break
             wanted = 2 * wanted
@@ -258,10 +258,18 @@ class Resolver:
             older = content.older(gathered.units, gathered.cover)
             shown = [Unit(tuple(view.stage.entries(unit.entries))) for unit in older]
             gathered = replace(gathered, units=[*shown, *gathered.units])
-            units = content.atoms(gathered.units, counter)
+        own = content.sealed(view, gathered.cover, self._request.codec.vendors) if count is None else None
+        if own is not None:
+            gathered = replace(gathered, units=content.uncovered(gathered.units, own))
+        if wanted is not None or own is not None:
+            units = self._atoms(gathered, counter)
         messages = sum([len(unit.entries) for unit in gathered.units])
-        await self._note(gathered, view, gathered.whole and (count is None or messages <= count))
+        complete = gathered.whole and own is None and (count is None or messages <= count)
+        await self._note(gathered, view, complete)
         return units
+
+    def _atoms(self, gathered: Gathered, counter: str) -> list[Atom]:
+        return content.atoms(gathered.units, counter, self._request.codec.vendors)
 
     def _cost(self, units: Sequence[Atom]) -> int:
         cost = self._request.codec.cost

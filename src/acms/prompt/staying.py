@@ -16,7 +16,7 @@ from acms.errors import ConflictError, SessionNotFoundError, StorageError, Stora
 from acms.knowledge import DOUBT
 from acms.log import summary_levels
 from acms.log.encoding import is_summary
-from acms.log.in_force import Unit
+from acms.log.in_force import Unit, is_sealed
 from acms.log.read import cover_at, valid_times_at
 from acms.log.validity import Period
 from acms.model import Context, Entry, Kind, State
@@ -480,12 +480,14 @@ class Staying:
     async def _read_on(self, kept: Placements) -> Read:
         """Read what an epoch shows of the log."""
         gathered = await self._session.said(since=kept.start, began=kept.began)
-        units = self._atoms(gathered.units)
+        lead = [self._summary(self._told[id], tokens) for id, tokens in kept.lead]
+        own = [self._told[id] for id, _ in kept.lead if is_sealed(self._told[id])]
+        shown = content.uncovered(gathered.units, own[0]) if own else gathered.units
+        units = self._atoms([unit for unit in shown if unit.entries[0] not in own])
         if kept.first:  # an edit lies where the next message does: what comes before it says the same place
             starts = (place for place, unit in enumerate(units) if unit.first == kept.first)
             units = units[next(starts, len(units)) :]
             units = [unit for unit in units if not any(map(is_summary, unit.messages[0].sources))]
-        lead = [self._summary(self._told[id], tokens) for id, tokens in kept.lead]
         return Read(gathered, units, lead, kept.lead, whole=not kept.first)
 
     async def _read_newest(self) -> Read:
@@ -500,10 +502,12 @@ class Staying:
             if gathered.whole or ((same or self._cost(units) > self._room) and (begun or far)):
                 break
             wanted *= 2
-        summaries = [unit for unit in gathered.units if unit.entries[0].kind is Kind.SUMMARY]
-        found = [unit.entries[0] for unit in (*gathered.older, *summaries)]
-        if summaries:
-            units = self._atoms([unit for unit in gathered.units if unit.entries[0].kind is not Kind.SUMMARY])
+        own = content.sealed(self._session, gathered.cover, self._codec.vendors)
+        shown = [*gathered.older, *gathered.units]
+        shown = shown if own is None else content.uncovered(shown, own)
+        found = [unit.entries[0] for unit in shown if unit.entries[0].kind is Kind.SUMMARY]
+        if found:
+            units = self._atoms([unit for unit in shown if unit.entries[0].kind is not Kind.SUMMARY])
         share = int(self._room * SUMMARIES_SHARE)
         spare = self._room - self._cost(units) if self._recall is None else 0
         levels = self._levels(found, max(share, spare))
@@ -532,13 +536,13 @@ class Staying:
         """Return a summary by the one of its texts that has so many tokens."""
         level = next((one for one in summary_levels.of(entry) if one.tokens == tokens), None)
         shown = entry if level is None else summary_levels.at_level(entry, level)
-        (unit,) = content.atoms([Unit((shown,))], self._session.counter.name)
+        (unit,) = content.atoms([Unit((shown,))], self._session.counter.name, self._codec.vendors)
         self._told[entry.id] = entry
         return unit
 
     def _atoms(self, units: Sequence[Unit[Entry]]) -> list[Atom]:
         self._told.update({entry.id: entry for unit in units for entry in unit.entries})
-        found = content.atoms(units, self._session.counter.name)
+        found = content.atoms(units, self._session.counter.name, self._codec.vendors)
         return [placements.condensed(unit, self._result, self._codec.counter) for unit in found]
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────

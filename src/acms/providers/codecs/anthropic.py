@@ -53,6 +53,7 @@ class AnthropicMessages:
     """
 
     name = "anthropic-messages"
+    vendors: tuple[str, ...] = ("anthropic",)
     marks_only = True
     implicit_mark = False
 

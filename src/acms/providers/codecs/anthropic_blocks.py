@@ -31,6 +31,7 @@ __all__ = [
     "arguments",
     "block",
     "dump",
+    "leads",
     "name",
     "part",
     "sendable",
@@ -124,6 +125,17 @@ def verbatim(raw: Raw) -> dict[str, Json] | None:
             return item
         case _:
             return None
+
+
+def leads(raw: Raw) -> bool | None:
+    """Return whether a compaction is refused unless it comes first, as a signed one is; None for any other item.
+
+    One without a summary counts as none: it is taken anywhere and says nothing.
+    """
+    block = verbatim(raw)
+    if block is None or block["type"] != "compaction" or block.get("content") is None:
+        return None
+    return bool(block.get("signature"))
 
 
 def redacted(raw: Raw) -> str | None:

@@ -37,6 +37,8 @@ FOREIGN = "items of other vendors are left out"
 MISFITS = "parts that a role cannot have are left out"
 CALLS = "tool calls are moved to the end of their message: nothing may follow them there"
 BEGUN = "a message of the user is put before a conversation that begins with the assistant"
+FIRST = "a compaction is put in front of the messages: it stands for what came before them"
+NEWER = "of several compactions only the newest is sent: it stands for the others too"
 ENDS = "white space at the end of the last answer is left out"
 
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
@@ -110,12 +112,15 @@ class _Arranging:
         self._turns: list[_Turn] = []
         self._waiting: dict[str, list[tuple[str | None, _Turn, _Call]]] = {}
         self._notes: dict[str, None] = {}
+        #: The compaction that all other messages follow, and its sources.
+        self._first: tuple[SentPart, tuple[str, ...]] | None = None
 
     def of(self, messages: Sequence[PromptMessage]) -> Arranged:
         for index, message in enumerate(messages):
             self._add(index, message)
         self._trim()
         self._place()
+        self._begin()
         self._name()
         return Arranged(tuple(self._sent_messages()), tuple(self._notes))
 
@@ -139,7 +144,7 @@ class _Arranging:
                 turn = None
                 continue
             part = self._part(one, role)
-            if part is None:
+            if part is None or (isinstance(part, Raw) and self._leads(part, index, message)):
                 continue
             if turn is None or turn is not self._turns[-1]:
                 turn = self._turn(role, message)
@@ -157,6 +162,21 @@ class _Arranging:
                 turn.shown.append(SentPart(part, index))
         for id_, turn, call in reversed(made):  # of two with one id in a message the first is answered first
             self._waiting.setdefault(id_, []).append((message.group, turn, call))
+
+    def _leads(self, part: Raw, index: int, message: PromptMessage) -> bool:
+        """Return whether an item is a compaction that has to come first, which is remembered.
+
+        It is signed, or of a log, where what it stands for is left out and other things may stand in front of it.
+        """
+        signed = anthropic_blocks.leads(part)
+        if signed is None or not (signed or message.sources):
+            return False
+        if self._first is not None:
+            self._notes[NEWER] = None
+        elif any(turn.role is not Role.SYSTEM for turn in self._turns):
+            self._notes[FIRST] = None
+        self._first = SentPart(part, index), message.sources
+        return True
 
     def _turn(self, role: Role, message: PromptMessage) -> _Turn:
         """Return the turn that goes on, or begin one.
@@ -268,11 +288,12 @@ class _Arranging:
 
     def _trim_turn(self, turn: _Turn, *, open_: bool) -> None:
         shown = turn.shown
+        if self._first is not None and any(map(_compacts, shown)):
+            self._notes[NEWER] = None
+            shown = [one for one in shown if not _compacts(one)]
         before = len(shown)
         first = next((one for one in shown if not isinstance(one.part, Raw) or _thinks(one)), None)
-        if open_:
-            shown = [one for one in shown if not isinstance(one.part, Reasoning | Raw)]
-        elif first is not None and not _thinks(first):
+        if open_ or (first is not None and not _thinks(first)):
             shown = [one for one in shown if not _thinks(one)]
         while shown and not turn.calls and _thinks(shown[-1]):
             shown.pop()
@@ -298,12 +319,27 @@ class _Arranging:
                 last.sources.update(turn.sources)
             else:
                 found.append(turn)
+        self._turns = found
+
+    def _begin(self) -> None:
+        """Let a conversation begin as it may: with a compaction, else with the user."""
+        found = self._turns
         at = 1 if found and found[0].role is Role.SYSTEM else 0
-        if len(found) > at and found[at].role is Role.ASSISTANT:
+        if self._first is not None:
+            first, sources = self._first
+            first = first._replace(at=_first(found[at]) if len(found) > at else first.at)
+            if len(found) == at or found[at].role is not Role.ASSISTANT:
+                found.insert(at, _Turn(Role.ASSISTANT))
+            found[at].shown.insert(0, first)
+            found[at].sources = {**dict.fromkeys(sources), **found[at].sources}
+        elif (
+            len(found) > at
+            and found[at].role is Role.ASSISTANT
+            and not any(map(_compacts, found[at].shown[:1]))
+        ):
             self._notes[BEGUN] = None
             opening = SentPart(Text(BEGINNING), _first(found[at]))
             found.insert(at, _Turn(Role.USER, [opening]))
-        self._turns = found
 
     def _may_stand(self, before: Sequence[_Turn], at: int) -> bool:
         """Whether a system message is taken: behind one of the user, and before one of the assistant or last."""
@@ -375,6 +411,11 @@ def _unused(id_: str, taken: dict[str, int]) -> str:
     taken[fit] = max(number, 1)
     taken.setdefault(found, 1)
     return found
+
+
+def _compacts(one: SentPart) -> bool:
+    """Return whether a part is a compaction that says something."""
+    return isinstance(one.part, Raw) and anthropic_blocks.leads(one.part) is not None
 
 
 def _first(turn: _Turn) -> int:
