@@ -29,6 +29,10 @@ CASES: dict[str, tuple[Codec, Callable[[Json], None]]] = {
         AnthropicMessages("claude-sonnet-4-5", max_tokens=1_000),
         partial(validators.anthropic, prefill=True),
     ),
+    "anthropic, cited": (
+        AnthropicMessages("claude-opus-5", search_results=True),
+        partial(validators.anthropic, system=True),
+    ),
     "anthropic, unknown": (AnthropicMessages("claude-next"), validators.anthropic),
     "anthropic, bytes": (
         AnthropicMessages("claude-opus-5", bound="bytes"),

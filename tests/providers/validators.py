@@ -293,7 +293,7 @@ _TOOL_ID = re.compile(
 _THOUGHTS = ("thinking", "redacted_thinking")
 _BLOCKS = {
     # [A] content block types by role; [E] "`tool_use` blocks can only be in `assistant` messages" and the reverse
-    "user": {"text", "image", "document", "tool_result"},
+    "user": {"text", "image", "document", "tool_result", "search_result"},
     "assistant": {"text", "tool_use", "compaction", *_THOUGHTS},
     "system": {"text"},
 }
@@ -386,6 +386,11 @@ def _block(block: Json) -> None:
         _must(_FUNCTION_NAME.match(block["name"]), "[T] the name of a called tool is that of one")
         _must(isinstance(block["input"], dict), "[E] input is an object")
         json.dumps(block["input"], allow_nan=False).encode()
+    elif kind == "search_result":
+        _keys(block, {"type", "source", "title", "content"}, {"citations", *marked}, "[A] a search result")
+        _must(block["source"] and block["title"] and block["content"], "[A] its fields say something")
+        for one in block["content"]:
+            _must(one["type"] == "text" and one["text"].strip(), "[A] it is made of texts")
     elif kind == "tool_result":
         _keys(block, {"type", "tool_use_id"}, {"content", "is_error", *marked}, "[A] a tool result block")
         _must(isinstance(block.get("content", ""), str), "[A] a result is a text here")

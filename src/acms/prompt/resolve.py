@@ -12,7 +12,7 @@ from acms.errors import ValidationError
 from acms.log.in_force import Unit
 from acms.model import Kind, Role
 from acms.observability.events import Event
-from acms.plan.nodes import Atom, Keep, Node, Piece, Placed, Scope, Truncate, Window
+from acms.plan.nodes import Atom, Composed, Keep, Node, Placed, Scope, Truncate, Window
 from acms.plan.prefix_cache import recall_tokens
 from acms.plan.tool_groups import joined
 from acms.ports import Codec
@@ -309,19 +309,19 @@ def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 def allowed(step: Recalling, codec: Codec, left: int | None = None) -> tuple[int, int]:
     """Return the tokens a recall may fill, and those around them, when so many are left; None is no limit."""
-    frame = codec.cost(content.framed(content.recalled(()))) + SEAM
+    frame = codec.cost(content.framed(content.recalled((), codec))) + SEAM
     tokens = step.tokens or 0
     return tokens if left is None else max(0, min(tokens, left - frame)), frame
 
 
-def remembering(step: Recalling, name: str, tokens: int, found: tuple[Piece, ...] = ()) -> Scope:
+def remembering(step: Recalling, name: str, tokens: int, found: Composed | None = None) -> Scope:
     """Return the scope of a recall: what it found, or the room for it while it has not been made.
 
     It is fitted as something that moves also where it is laid out in its place: so a history leaves room for it.
     """
     return Scope(
         id=name,
-        children=(content.recalled(found),) if found else (),
+        children=(found,) if found is not None and found.pieces else (),
         priority=step.priority,
         strategy=Truncate(tokens),
         moves=True,

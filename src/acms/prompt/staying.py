@@ -294,7 +294,7 @@ class Staying:
     async def _alone(self) -> Placed:
         """Show what others know of a session that has said nothing yet."""
         found = () if self._recall is None else await self._answers(self._room, {}, single=True)
-        return Placed((content.recalled(found),) if found else (), None, None)
+        return Placed((content.recalled(found, self._codec),) if found else (), None, None)
 
     async def _go_on(self, kept: Placements) -> Placed | None:
         """Add what the newest turn needs behind what was shown; None when it does not fit."""
@@ -315,7 +315,7 @@ class Staying:
             seen = placements.visible([*read.lead, *units], blocks, self._told)
             found = await self._answers(depth, seen)
             kept, read = kept._replace(blocks=tuple(blocks)), read._replace(units=units)
-            if found and self._left(kept, read) < self._cost([content.recalled(found)]):
+            if found and self._left(kept, read) < self._cost([content.recalled(found, self._codec)]):
                 return None
             kept = kept._replace(blocks=(*blocks, self._block(read, units, place, found)))
         read = read._replace(units=units)
@@ -373,7 +373,11 @@ class Staying:
     ) -> tuple[int, tuple[Piece, ...]]:
         """Show more of the history in what room the answers left; what it shows is not shown twice."""
         while True:
-            left = room - sum(costs[start:]) - (self._cost([content.recalled(found)]) if found else 0)
+            left = (
+                room
+                - sum(costs[start:])
+                - (self._cost([content.recalled(found, self._codec)]) if found else 0)
+            )
             if not start or costs[start - 1] > left:
                 return start, found
             while start and costs[start - 1] <= left:
@@ -453,7 +457,7 @@ class Staying:
     def _placed(self, kept: Placements, read: Read) -> Placed:
         """Return the nodes of a history with its blocks."""
         shown = [
-            (one.after, content.recalled(placements.pieces(one, self._told)))
+            (one.after, content.recalled(placements.pieces(one, self._told), self._codec))
             for one in kept.blocks
             if one.pieces
         ]
@@ -561,7 +565,7 @@ class Staying:
         `single` takes all that there is room for, else what is far below the best is not worth its tokens.
         """
         assert self._recall is not None
-        frame = self._codec.cost(content.framed(content.recalled(())))
+        frame = self._codec.cost(content.framed(content.recalled((), self._codec)))
         tokens = depth if self._recall.tokens is None else min(depth, self._recall.tokens)
         same = self._codec.counter.name == self._session.counter.name
         while tokens > frame:
@@ -574,10 +578,11 @@ class Staying:
             found = content.pieces(
                 [one for one in chosen if not placements.shows(seen.get(one.id), one.content)], counted=same
             )
-            over = self._cost([content.recalled(found)]) - depth if found else 0
+            over = self._cost([content.recalled(found, self._codec)]) - depth if found else 0
             if over <= 0:
                 return found
-            tokens -= over
+            # Where marks around each piece take more than the pieces, as much less as they take.
+            tokens = tokens - over if over < tokens // 2 else tokens * depth // (depth + over) - 1
         return ()
 
     async def _asked_once(self, tokens: int, beside: bool) -> ContextItems:

@@ -24,7 +24,7 @@ from acms.results import SEPARATOR, ContextItem, ContextItems, speak
 from acms.text import chat_messages
 
 if TYPE_CHECKING:
-    from acms.ports import StorageBackend, TokenCounter
+    from acms.ports import Codec, StorageBackend, TokenCounter
     from acms.privacy.stage import Stage
     from acms.prompt.render_log import RenderLog
     from acms.recall.pipeline import Gathered
@@ -385,9 +385,13 @@ def of_entry(entry: Entry, counter: str) -> PromptMessage:
         text = chat_messages.wrap(entry.content, chat_messages.ORPHAN)
         return PromptMessage(role=role, parts=(Text(text),), name=name, sources=(entry.id,))
     plain = not parts
+    if plain:
+        parts = (Text(chat_messages.spoken(entry.content)),)
+    elif role is Role.USER:
+        parts = tuple([Text(chat_messages.spoken(one.text)) if type(one) is Text else one for one in parts])
     return PromptMessage(
         role=role,
-        parts=(Text(entry.content),) if plain else parts,
+        parts=parts,
         name=name if role is not Role.TOOL else None,
         sources=(entry.id,),
         group=entry.group,
@@ -653,8 +657,10 @@ def pieces(items: Sequence[ContextItem], *, counted: bool) -> tuple[Piece, ...]:
     return tuple(found)
 
 
-def recalled(found: tuple[Piece, ...]) -> Composed:
-    """Return recalled pieces as one message of delimited data."""
+def recalled(found: tuple[Piece, ...], codec: Codec) -> Composed:
+    """Return recalled pieces as one message of delimited data; each by itself where the format has a block for it."""
+    if codec.search_results:
+        return Composed(Role.USER, found, separator="\n", kind="recall", cited=True)
     opening, closing = chat_messages.RECALLED
     return Composed(Role.USER, found, opening, SEPARATOR, closing, "recall")
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
+from acms.text import chat_messages
 from acms.text.chat_messages import NO_RESULT, ORPHAN
 
 __all__ = [
@@ -30,10 +31,12 @@ __all__ = [
     "Sizes",
     "arguments",
     "block",
+    "cited",
     "dump",
     "leads",
     "name",
     "part",
+    "passages",
     "sendable",
     "text_of",
     "thinks",
@@ -47,6 +50,11 @@ SEAM = 4
 """Tokens that a text and the marks around it may have more than each of them apart."""
 REMINDER = ("<system-reminder>\n", "\n</system-reminder>")
 """Around system text that has to be told by the user: the marks that the provider's guide has for it."""
+
+RESULT, TITLE = "search_result", "Memory"
+"""The block that a recalled passage is sent as, and its title: what it says is the source, the ids of its entries."""
+CITING = 300
+"""Tokens that the provider is taken to add to a system prompt where something can be cited: it says there are some."""
 
 DOCUMENT = 10_000
 """Tokens of a document of unknown length: some pages, each of them read as text and as an image."""
@@ -208,11 +216,34 @@ def block(one: Part) -> dict[str, Json]:
             return verbatim(one) or {}
 
 
+def passages(one: Part) -> list[Text]:
+    """Return the recalled passages that a text is made of; none when it is anything else."""
+    found = chat_messages.passages(one.text) if isinstance(one, Text) else []
+    return [Text(chat_messages.passage(source, text)) for source, text in found]
+
+
+def cited(one: Text) -> dict[str, Json]:
+    """Write a recalled passage as a search result, which answers cite by its source; any other text as it is."""
+    found = chat_messages.passages(one.text)
+    if len(found) != 1 or not found[0][1].strip():
+        return block(one)
+    source, text = found[0]
+    content = [{"type": "text", "text": text}]
+    citations = {"enabled": True}
+    return {"type": RESULT, "source": source, "title": TITLE, "content": content, "citations": citations}
+
+
 def part(one: Mapping[str, Json]) -> Part | None:
     """Read a content block; None for one that no part stands for."""
     match one:
         case {"type": "text", "text": str(text)}:
             return Text(text)
+        case {
+            "type": "search_result",
+            "source": str(source),
+            "content": [{"type": "text", "text": str(text)}],
+        }:
+            return Text(chat_messages.passage(source, text))
         case {"type": "thinking", "thinking": str(text), "signature": str(signature)}:
             return Reasoning(text, signature)
         case {"type": "redacted_thinking", "data": str(data)}:

@@ -97,17 +97,21 @@ class Arranged(NamedTuple):
     notes: tuple[str, ...]
 
 
-def arrange(messages: Sequence[PromptMessage], *, system: bool, reasoning: bool) -> Arranged:
+def arrange(
+    messages: Sequence[PromptMessage], *, system: bool, reasoning: bool, cited: bool = False
+) -> Arranged:
     """Return the turns of a prompt.
 
-    `system` says whether the model takes system messages later on, `reasoning` whether signed reasoning is sent back.
+    `system` says whether the model takes system messages later on, `reasoning` whether signed reasoning is sent back,
+    `cited` whether each passage that was recalled is a part by itself.
     """
-    return _Arranging(system, reasoning).of(messages)
+    return _Arranging(system, reasoning, cited).of(messages)
 
 
 class _Arranging:
-    def __init__(self, system: bool, reasoning: bool) -> None:
+    def __init__(self, system: bool, reasoning: bool, cited: bool) -> None:
         self._system = system
+        self._cited = cited
         self._reasoning = reasoning
         self._turns: list[_Turn] = []
         self._waiting: dict[str, list[tuple[str | None, _Turn, _Call]]] = {}
@@ -138,7 +142,7 @@ class _Arranging:
         name = speaker_name(message)
         turn: _Turn | None = None
         made: list[tuple[str, _Turn, _Call]] = []
-        for one in message.parts:
+        for one in self._parts(message):
             if isinstance(one, ToolResult):
                 self._answer(one, index, message)
                 turn = None
@@ -162,6 +166,12 @@ class _Arranging:
                 turn.shown.append(SentPart(part, index))
         for id_, turn, call in reversed(made):  # of two with one id in a message the first is answered first
             self._waiting.setdefault(id_, []).append((message.group, turn, call))
+
+    def _parts(self, message: PromptMessage) -> Sequence[Part]:
+        """Return the parts of a message, with each recalled passage by itself where these are cited."""
+        if not self._cited or message.role is not Role.USER:
+            return message.parts
+        return [each for one in message.parts for each in anthropic_blocks.passages(one) or (one,)]
 
     def _leads(self, part: Raw, index: int, message: PromptMessage) -> bool:
         """Return whether an item is a compaction that has to come first, which is remembered.
