@@ -98,6 +98,7 @@ raws: st.SearchStrategy[Raw] = st.sampled_from(
         Raw("anthropic", '{"type": "compaction", "content": "They met.", "signature": "c2ln"}'),
         Raw("anthropic", '{"type": "compaction", "content": "They parted."}'),
         Raw("anthropic", '{"type":"compaction","content":null}'),
+        Raw("gemini", '{"thoughtSignature":"c2ln"}'),
         Raw("openai-responses", '{"type":"compaction","id":"cmp_1","encrypted_content":"gAAAAAB"}'),
     )
 )

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from acms import ACMS, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
 from acms.errors import PayloadError
 from acms.model import Json, Raw, Reasoning, Role, Text
@@ -280,6 +281,30 @@ def test_a_compaction_of_openai_is_kept_verbatim() -> None:
     payload: dict[str, Json] = {"input": [item, {"type": "message", "role": "user", "content": "And now?"}]}
     read = codec.parse(payload)
     assert codec.render(read) == payload
+
+
+async def test_the_items_of_a_conversation_at_openai_go_into_a_log_and_into_another_request() -> None:
+    codec = OpenAIResponses("gpt-6.2-sol")
+    items: list[dict[str, Any]] = [
+        {"id": "msg_1", "type": "message", "status": "completed", "role": "user",
+         "content": [{"type": "input_text", "text": "Which disk?"}]},
+        {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "gAAA", "status": None},
+        {"id": "msg_2", "type": "message", "status": "completed", "role": "assistant",
+         "content": [{"type": "output_text", "text": "db1.", "annotations": []}]},
+        {"id": "cmp_1", "type": "compaction", "encrypted_content": "gAAB", "created_by": "model"},
+        {"id": "msg_3", "type": "message", "status": "completed", "role": "user",
+         "content": [{"type": "input_text", "text": "And now?"}]},
+    ]  # fmt: skip
+    session = ACMS("day", open_storage("memory://"), None)
+    for _ in range(2):  # listed again: the ids are keys
+        await session.ingest_many(items)
+    assert [one.version for one in (await session.history()).entries] == [1, 2, 3, 4, 5]
+    rendered = await Prompt(codec).history(session).render(budget=4_000)
+    assert rendered.payload["input"] == [items[3], {"type": "message", "role": "user", "content": "And now?"}]
+    going_on = {**rendered.payload, "conversation": "conv_1"}
+    codec.check(going_on)
+    assert codec.parse(going_on) == codec.parse(rendered.payload)
+    assert codec.count(going_on) == rendered.tokens
 
 
 # ── what it costs ───────────────────────────────────────────────────────────────────────────────────────────────────

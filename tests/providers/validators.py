@@ -285,6 +285,41 @@ def _responses_message(item: Json) -> None:
             _must({"file_id", "file_url", "file_data"} & part.keys(), "[R] a file has an id, a URL or data")
 
 
+# ── Gemini ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def gemini(payload: Json) -> None:
+    """Raise `Refused` when `generateContent` would refuse the request; [G] is its reference, [F] function calling."""
+    _must(payload.keys() <= {"contents", "config"}, "[G] has only known arguments")
+    config = payload.get("config", {})
+    _must(config.keys() <= {"systemInstruction", "tools"}, "[G] config has only known fields")
+    for part in config.get("systemInstruction", {"parts": [{"text": "x"}]})["parts"]:
+        _must(set(part) == {"text"}, "[G] the system instruction is text only")
+    for tool in config.get("tools", ()):
+        _names([one["name"] for one in tool["functionDeclarations"]])
+    contents = payload["contents"]
+    _must(contents and contents[0]["role"] == "user", "[F] a call comes behind a turn of the user")
+    called: list[str] = []
+    for content in contents:
+        _keys(content, {"role", "parts"}, set(), "[G] a content")
+        _must(content["parts"], "[G] a content has a part")
+        kinds = [next(iter(part.keys() - {"thoughtSignature"})) for part in content["parts"]]
+        of = {
+            "user": {"text", "inlineData", "fileData", "functionResponse"},
+            "model": {"text", "functionCall"},
+        }
+        _must(set(kinds) <= of[content["role"]], "[G] a part that the role has")
+        for part, kind in zip(content["parts"], kinds, strict=True):
+            _must(
+                part[kind] != "" or "thoughtSignature" in part,
+                "[G] a text says something, or carries a signature",
+            )
+        answers = [part["functionResponse"] for part in content["parts"] if "functionResponse" in part]
+        _must([one["name"] for one in answers] == called, "[F] as many answers as calls, right behind them")
+        called = [part["functionCall"]["name"] for part in content["parts"] if "functionCall" in part]
+    _must(not called, "[F] every call is answered")
+
+
 # ── Anthropic Messages ──────────────────────────────────────────────────────────────────────────────────────────────
 
 _TOOL_ID = re.compile(

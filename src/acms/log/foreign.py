@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from acms.errors import ValidationError
-from acms.log import compacted, validation
+from acms.log import compacted, gemini, validation
 from acms.log.inline_media import Keep, Place, kept, lifted, referred
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 
@@ -68,6 +68,7 @@ def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = Non
         found is None
         and "role" in message
         and message.keys() <= FIELDS
+        and not gemini.holds(message)
         and not message.get("tool_calls")
         and isinstance(message.get("content", ""), str)
     ):
@@ -77,6 +78,8 @@ def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = Non
             name: value for name, value in message.items() if name not in (*_OURS, "key", "idempotency_key")
         }
         return [_keyed(_item(item, place._replace(vendor="openai-responses")), message)]
+    if gemini.holds(message):
+        return _content_of_gemini(message, place.at("parts"))
     unknown = sorted(set(message) - KNOWN, key=str)
     if unknown:
         raise ValidationError(f"unknown field {unknown[0]!r}", field=field)
@@ -128,6 +131,17 @@ def _spoken(message: Mapping[str, Any], place: Place) -> list[Turn]:
         rest["status"] = message["status"]
     _say(turn, parts, rest)
     return _numbered([*answers, turn], message)
+
+
+def _content_of_gemini(message: Mapping[str, Any], place: Place) -> list[Turn]:
+    """Read a content of Gemini; answers to calls come first, each a message of its own."""
+    answers, parts = gemini.read(message, place, dump)
+    turns: list[Turn] = [{"role": "tool", "content": "", "parts": [one]} for one in answers]
+    if parts or not answers:
+        turn: Turn = {"role": "assistant" if message["role"] == "model" else message["role"], "content": ""}
+        _say(turn, parts, {})
+        turns.append(turn)
+    return _numbered(turns, {name: value for name, value in message.items() if name != "parts"})
 
 
 def _heard(audio: Mapping[str, Any], place: Place, parts: list[Part]) -> Json:

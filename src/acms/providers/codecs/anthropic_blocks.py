@@ -34,6 +34,7 @@ __all__ = [
     "cited",
     "dump",
     "leads",
+    "loaded",
     "name",
     "part",
     "passages",
@@ -118,14 +119,17 @@ def named(who: str, said: Part) -> list[Part]:
     return [Text(f"{who}: {said.text}")] if isinstance(said, Text) else [Text(f"{who}:"), said]
 
 
-def verbatim(raw: Raw) -> dict[str, Json] | None:
-    """Return the block that a vendor's item is sent as: hidden reasoning, or a compaction; None when it is another."""
-    if raw.vendor != "anthropic":
-        return None
+def loaded(text: str) -> Json:
+    """Return what a JSON text holds; None when it is none that can be sent."""
     try:
-        item = _loads(raw.json)
+        return _loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def verbatim(raw: Raw) -> dict[str, Json] | None:
+    """Return the block that a vendor's item is sent as: hidden reasoning, or a compaction; None when it is another."""
+    item = loaded(raw.json) if raw.vendor == "anthropic" else None
     match item:
         case {"type": "redacted_thinking", "data": str(data), **more} if data and not more:
             return item

@@ -13,7 +13,7 @@ from acms.prompt_types import PromptMessage
 from acms.providers.codecs import anthropic_blocks
 from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap
 
-__all__ = ["BEGINNING", "Arranged", "SentMessage", "arrange", "speaker_name"]
+__all__ = ["BEGINNING", "Arranged", "Arranging", "SentMessage", "arrange", "speaker_name"]
 
 BEGINNING = "(The beginning of the conversation is not shown.)"
 """What the user says when the first message shown is the assistant's: the first turn must be the user's."""
@@ -105,10 +105,12 @@ def arrange(
     `system` says whether the model takes system messages later on, `reasoning` whether signed reasoning is sent back,
     `cited` whether each passage that was recalled is a part by itself.
     """
-    return _Arranging(system, reasoning, cited).of(messages)
+    return Arranging(system, reasoning, cited).of(messages)
 
 
-class _Arranging:
+class Arranging:
+    """Makes turns of messages; what another format takes otherwise, its own arranging overrides."""
+
     def __init__(self, system: bool, reasoning: bool, cited: bool) -> None:
         self._system = system
         self._cited = cited
@@ -120,6 +122,7 @@ class _Arranging:
         self._first: tuple[SentPart, tuple[str, ...]] | None = None
 
     def of(self, messages: Sequence[PromptMessage]) -> Arranged:
+        """Return the turns of a prompt; once."""
         for index, message in enumerate(messages):
             self._add(index, message)
         self._trim()
@@ -260,11 +263,15 @@ class _Arranging:
 
     def _media(self, one: Media, role: Role) -> Part:
         """Return media as a user can show it, else a mention of it."""
-        media = anthropic_blocks.sendable(one) if role is Role.USER else None
+        media = self._sendable(one) if role is Role.USER else None
         if media is not None:
             return media
         self._notes[MEDIA] = None
         return Text(anthropic_blocks.mention(one))
+
+    def _sendable(self, one: Media) -> Media | None:
+        """Return media as the provider can fetch or hold them; None when it cannot."""
+        return anthropic_blocks.sendable(one)
 
     def _call(self, one: ToolCall) -> ToolCall:
         """Return a call with arguments that are an object."""
