@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from acms import compose
-from acms.compaction import provided
 from acms.config import ACMSConfig
 from acms.errors import (
     EpisodeNotFoundError,
@@ -37,6 +36,7 @@ from acms.model import (
     Origin,
     Part,
     Privacy,
+    Raw,
     Role,
     Seen,
     Text,
@@ -387,10 +387,13 @@ class ACMS(View):
 
     async def _ingest(self, drafts: Sequence[Draft], seen: Seen = ANY) -> list[MessageReceipt]:
         shared = self._shared
-        if any(draft.parts for draft in drafts) and provided.holds(drafts):
-            receipts = await provided.ingest(shared, self._writer, drafts, seen, self._stored)
-            self.last_receipt = receipts[-1]
-            return receipts
+        if any(isinstance(part, Raw) for draft in drafts for part in draft.parts):
+            from acms.compaction import provided
+
+            if provided.holds(drafts):
+                receipts = await provided.ingest(shared, self._writer, drafts, seen, self._stored)
+                self.last_receipt = receipts[-1]
+                return receipts
         context = (
             shared.context_id if shared.retained and not shared.about else None
         ) or await shared.ensure()

@@ -140,4 +140,4 @@ async def test_counts_begin_with_an_estimate_and_learn() -> None:
     with pytest.raises(ValidationError, match="prompt token count"):
         codec.usage({"input_tokens": 3})
     assert (codec.cached(4_095), codec.cached(5_000)) == (0, 5_000)
-    assert codec.rates == CacheRates(cached=0.1, write=1.0, long=1.0)
+    assert CODEC.rates == CacheRates(cached=0.1, write=1.0, long=1.0)

@@ -47,7 +47,7 @@ class _Batch(NamedTuple):
 
 def holds(drafts: Sequence[Draft]) -> bool:
     """Return whether one of some messages holds a compaction."""
-    return any(compaction(part) is not None for draft in drafts if draft.parts for part in draft.parts)
+    return any(compaction(part) is not None for draft in drafts for part in draft.parts)
 
 
 async def ingest(

@@ -10,12 +10,10 @@ import json
 
 from acms.model import Json, Part, Raw
 
-__all__ = ["REDACTED", "WINDOW", "compaction", "item"]
+__all__ = ["REDACTED", "compaction", "item"]
 
 REDACTED = "redacted-"
 """Before the vendor of a compaction of which something was taken out: its signature no longer holds."""
-WINDOW = "response.compaction"
-"""What OpenAI calls a conversation that was compacted on demand: messages of the user, and what stands for the rest."""
 
 
 def item(raw: Raw) -> Json:

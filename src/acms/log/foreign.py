@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from acms.errors import ValidationError
-from acms.log import compacted, gemini, validation
+from acms.log import validation
 from acms.log.inline_media import Keep, Place, kept, lifted, referred
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 
@@ -25,6 +25,9 @@ Turn: TypeAlias = dict[str, Any]
 
 AS_GIVEN = "as-given"
 """Vendor of a `Raw` part that holds what was given beside a part, such as annotations."""
+
+WINDOW = "response.compaction"
+"""What OpenAI calls a conversation that was compacted on demand: messages of the user, and what stands for the rest."""
 
 FIELDS = frozenset(
     "role content markers actor_id metadata tool_calls tool_call_id parts created_at privacy origin key".split()
@@ -61,14 +64,14 @@ def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = Non
     """
     found = None if message.get("type", "message") == "message" else message["type"]
     place = Place(field, keep)
-    if message.get("object") == compacted.WINDOW:
+    if message.get("object") == WINDOW:
         given = {name: value for name, value in message.items() if name not in ("created_at", "metadata")}
         return [_keyed(_window(message, place._replace(vendor="openai-responses")), given)]
     if (
         found is None
         and "role" in message
         and message.keys() <= FIELDS
-        and not gemini.holds(message)
+        and not _of_gemini(message)
         and not message.get("tool_calls")
         and isinstance(message.get("content", ""), str)
     ):
@@ -78,7 +81,7 @@ def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = Non
             name: value for name, value in message.items() if name not in (*_OURS, "key", "idempotency_key")
         }
         return [_keyed(_item(item, place._replace(vendor="openai-responses")), message)]
-    if gemini.holds(message):
+    if _of_gemini(message):
         return _content_of_gemini(message, place.at("parts"))
     unknown = sorted(set(message) - KNOWN, key=str)
     if unknown:
@@ -133,8 +136,16 @@ def _spoken(message: Mapping[str, Any], place: Place) -> list[Turn]:
     return _numbered([*answers, turn], message)
 
 
+def _of_gemini(message: Mapping[str, Any]) -> bool:
+    """Return whether a message is a content of Gemini: its parts are mappings."""
+    parts = message.get("parts")
+    return isinstance(parts, list | tuple) and bool(parts) and all(isinstance(one, Mapping) for one in parts)
+
+
 def _content_of_gemini(message: Mapping[str, Any], place: Place) -> list[Turn]:
     """Read a content of Gemini; answers to calls come first, each a message of its own."""
+    from acms.log import gemini  # those who have none do without
+
     answers, parts = gemini.read(message, place, dump)
     turns: list[Turn] = [{"role": "tool", "content": "", "parts": [one]} for one in answers]
     if parts or not answers:

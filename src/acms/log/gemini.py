@@ -11,17 +11,11 @@ from acms.log import validation
 from acms.log.inline_media import Place, kept, referred
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolResult
 
-__all__ = ["SIGNATURE", "VENDOR", "holds", "read"]
+__all__ = ["SIGNATURE", "VENDOR", "read"]
 
 VENDOR = "gemini"
 SIGNATURE = "thoughtSignature"
 """What a `Raw` part of Gemini holds: opaque, and for the part behind it."""
-
-
-def holds(message: Mapping[str, Any]) -> bool:
-    """Return whether a message is a content of Gemini: its parts are mappings."""
-    parts = message.get("parts")
-    return isinstance(parts, list | tuple) and bool(parts) and all(isinstance(one, Mapping) for one in parts)
 
 
 def read(message: Mapping[str, Any], place: Place, dump: Any) -> tuple[list[ToolResult], list[Part]]:
@@ -46,7 +40,7 @@ def read(message: Mapping[str, Any], place: Place, dump: Any) -> tuple[list[Tool
         elif isinstance(answer, Mapping):
             answers.append(_answer(answer, _id(answer, seen, "answer"), at, dump))
         else:
-            parts += _said(one, at, dump)
+            parts += _spoken(one, at, dump)
     return answers, parts
 
 
@@ -72,7 +66,7 @@ def _answer(one: Mapping[str, Any], id: str, place: Place, dump: Any) -> ToolRes
     return ToolResult(place.at("id").name(id), said if isinstance(said, str) else dump(said), failed)
 
 
-def _said(one: Mapping[str, Any], place: Place, dump: Any) -> Sequence[Part]:
+def _spoken(one: Mapping[str, Any], place: Place, dump: Any) -> Sequence[Part]:
     text, inline, file = _of(one, "text"), _of(one, "inline_data"), _of(one, "file_data")
     if isinstance(text, str):
         said = place.at("text").text(text)

@@ -32,8 +32,8 @@ __all__ = [
     "arguments",
     "block",
     "cited",
+    "comes_first",
     "dump",
-    "leads",
     "loaded",
     "name",
     "part",
@@ -139,7 +139,7 @@ def verbatim(raw: Raw) -> dict[str, Json] | None:
             return None
 
 
-def leads(raw: Raw) -> bool | None:
+def comes_first(raw: Raw) -> bool | None:
     """Return whether a compaction is refused unless it comes first, as a signed one is; None for any other item.
 
     One without a summary counts as none: it is taken anywhere and says nothing.

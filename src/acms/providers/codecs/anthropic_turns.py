@@ -151,7 +151,7 @@ class Arranging:
                 turn = None
                 continue
             part = self._part(one, role)
-            if part is None or (isinstance(part, Raw) and self._leads(part, index, message)):
+            if part is None or (isinstance(part, Raw) and self._comes_first(part, index, message)):
                 continue
             if turn is None or turn is not self._turns[-1]:
                 turn = self._turn(role, message)
@@ -176,12 +176,12 @@ class Arranging:
             return message.parts
         return [each for one in message.parts for each in anthropic_blocks.passages(one) or (one,)]
 
-    def _leads(self, part: Raw, index: int, message: PromptMessage) -> bool:
+    def _comes_first(self, part: Raw, index: int, message: PromptMessage) -> bool:
         """Return whether an item is a compaction that has to come first, which is remembered.
 
         It is signed, or of a log, where what it stands for is left out and other things may stand in front of it.
         """
-        signed = anthropic_blocks.leads(part)
+        signed = anthropic_blocks.comes_first(part)
         if signed is None or not (signed or message.sources):
             return False
         if self._first is not None:
@@ -432,7 +432,7 @@ def _unused(id_: str, taken: dict[str, int]) -> str:
 
 def _compacts(one: SentPart) -> bool:
     """Return whether a part is a compaction that says something."""
-    return isinstance(one.part, Raw) and anthropic_blocks.leads(one.part) is not None
+    return isinstance(one.part, Raw) and anthropic_blocks.comes_first(one.part) is not None
 
 
 def _first(turn: _Turn) -> int:
