@@ -179,13 +179,14 @@ async def _data(
     """Return what is noted of a summary: what it took out of force and what it does not say, if it can be read."""
     from acms.compaction.lost import lost  # it brings stemmers
 
+    gone = {entry.version for entry in covered}
     before = sum(entry.tokens for entry in found)
     taken = sum(entry.tokens for entry in covered) - made.tokens
     missing = await asyncio.to_thread(lost, said, made.content) if made.content else Lost()
     return {
         "before": before,
         "after": before - taken if made.content else before,
-        "preserved": sum(1 for entry in found if entry.kind is Kind.MESSAGE) - len(covered),
+        "preserved": sum(1 for entry in found if entry.kind is Kind.MESSAGE and entry.version not in gone),
         "removed": len(covered),
         "summarizer": _vendor(made),
         "lost": {"counts": dict(missing.counts), "ids": list(missing.ids)},

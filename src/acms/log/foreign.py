@@ -18,7 +18,7 @@ from acms.log import validation
 from acms.log.inline_media import Keep, Place, kept, lifted, referred
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 
-__all__ = ["AS_GIVEN", "FIELDS", "KNOWN", "Keep", "Turn", "read"]
+__all__ = ["AS_GIVEN", "FIELDS", "KNOWN", "Keep", "Turn", "of_gemini", "read"]
 
 Turn: TypeAlias = dict[str, Any]
 """The keyword arguments of one `ingest`, its idempotency key under "key"."""
@@ -71,7 +71,7 @@ def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = Non
         found is None
         and "role" in message
         and message.keys() <= FIELDS
-        and not _of_gemini(message)
+        and not of_gemini(message)
         and not message.get("tool_calls")
         and isinstance(message.get("content", ""), str)
     ):
@@ -81,7 +81,7 @@ def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = Non
             name: value for name, value in message.items() if name not in (*_OURS, "key", "idempotency_key")
         }
         return [_keyed(_item(item, place._replace(vendor="openai-responses")), message)]
-    if _of_gemini(message):
+    if of_gemini(message):
         return _content_of_gemini(message, place.at("parts"))
     unknown = sorted(set(message) - KNOWN, key=str)
     if unknown:
@@ -136,10 +136,12 @@ def _spoken(message: Mapping[str, Any], place: Place) -> list[Turn]:
     return _numbered([*answers, turn], message)
 
 
-def _of_gemini(message: Mapping[str, Any]) -> bool:
-    """Return whether a message is a content of Gemini: its parts are mappings."""
+def of_gemini(message: Mapping[str, Any]) -> bool:
+    """Return whether a message is a content of Gemini: its parts are mappings that name no type."""
     parts = message.get("parts")
-    return isinstance(parts, list | tuple) and bool(parts) and all(isinstance(one, Mapping) for one in parts)
+    if not isinstance(parts, list | tuple) or not parts:
+        return False
+    return all(isinstance(one, Mapping) and "type" not in one for one in parts)
 
 
 def _content_of_gemini(message: Mapping[str, Any], place: Place) -> list[Turn]:
