@@ -20,7 +20,7 @@
     ├── ConflictError               CONFLICT              yes    the log moved on; read the head and decide again
     │   ├── IdempotencyMismatchError IDEMPOTENCY_MISMATCH no     one key, two different messages
     │   ├── MergeConflictError      MERGE_CONFLICT        no     both sides changed the same; carries .conflicts
-    │   ├── PreconditionError       PRECONDITION          no     a message came after the one that was named
+    │   ├── PreconditionError       PRECONDITION          no     what was named as seen is out of date
     │   └── LeaseLostError          LEASE_LOST            no     another worker holds the job now
     ├── GoneError                   GONE                  no     erased, expired or deleted
     │   └── ExpiredError            EXPIRED               no     retention has taken the content
@@ -260,7 +260,7 @@ class MergeConflictError(ConflictError):
 
 
 class PreconditionError(ConflictError):
-    """A message came after the one that was named as the newest; nothing was stored."""
+    """A message came after the one that was named as the newest, or a text is another by now; nothing was stored."""
 
     code = "PRECONDITION"
     retryable = False

@@ -230,6 +230,10 @@ class Codec(Protocol):
     name: str
     model: str
     counter: TokenCounter
+    #: Whether recalled text is a block of its own for each entry, which answers can cite.
+    search_results: bool
+    #: Vendors whose own items (`Raw`) it sends back word for word.
+    vendors: tuple[str, ...]
     #: Whether the provider caches only what ends at a mark, and whether it sets one itself behind the newest message of
     #: the user or a tool.
     marks_only: bool

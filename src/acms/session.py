@@ -36,6 +36,7 @@ from acms.model import (
     Origin,
     Part,
     Privacy,
+    Raw,
     Role,
     Seen,
     Text,
@@ -389,6 +390,13 @@ class ACMS(View):
 
     async def _ingest(self, drafts: Sequence[Draft], seen: Seen = ANY) -> list[MessageReceipt]:
         shared = self._shared
+        if any(isinstance(part, Raw) for draft in drafts for part in draft.parts):
+            from acms.compaction import provided
+
+            if provided.holds(drafts):
+                receipts = await provided.ingest(shared, self._writer, drafts, seen, self._stored)
+                self.last_receipt = receipts[-1]
+                return receipts
         context = (
             shared.context_id if shared.retained and not shared.about else None
         ) or await shared.ensure()
@@ -531,14 +539,15 @@ class ACMS(View):
         """
         return await rewrite.clear(self._shared, self._writer, reason=reason)
 
-    async def replace(self, message_id: str, content: str) -> str:
+    async def replace(self, message_id: str, content: str, *, sha256: str | None = None) -> str:
         """Correct the text of a message and return the id of the new entry.
 
         The correction is read at the old place, with the old role, tool calls and metadata; history keeps both. The id
-        of the original also names its newest edit. Facts that were made from the old text are retired. `GoneError` when
+        of the original also names its newest edit. Facts that were made from the old text are retired. With `sha256`,
+        in hex, of the text that is corrected, `PreconditionError` when it says something else by now. `GoneError` when
         the message was retracted or its content is gone.
         """
-        return await rewrite.replace(self._shared, self._writer, message_id, content)
+        return await rewrite.replace(self._shared, self._writer, message_id, content, sha256=sha256)
 
     # ── forks and versions ──────────────────────────────────────────────────────────────────────────────────────────
 

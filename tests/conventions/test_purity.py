@@ -20,6 +20,7 @@ IO = """
     branches.copying branches.export branches.forks branches.merge branches.witness
     branches.importers.chat branches.importers.exports branches.importers.langgraph
     compaction.job
+    compaction.provided
     contract.caller contract.engine contract.providers contract.session_source
     erasure.erase erasure.proof
     facts.adopt facts.by_hand facts.job facts.request

@@ -17,7 +17,7 @@ from acms.errors import ConfigurationError, ValidationError
 from acms.log import foreign
 from acms.log.encoding import entry_to_json
 from acms.model import Entry
-from acms.prompt.steps import of_entry
+from acms.prompt.steps import atoms, of_entry, sealed, uncovered
 from acms.storage import MemoryStorage
 from acms.text import chat_messages
 from tests.support.typed import BYTES, Values
@@ -100,7 +100,10 @@ async def none_is_lost(name: str, seeds: range) -> None:
             stored = "\n".join([json.dumps(entry_to_json(one), ensure_ascii=False) for one in entries])
             assert not absent(leaves(message), stored), (name, seed, message)
             assert BYTES not in stored
-            prompt = [of_entry(entry, "") for entry in await session.entries()]
+            gathered = await session.said()
+            own = sealed(session, gathered.cover, codec.vendors)
+            units = gathered.units if own is None else uncovered(gathered.units, own)
+            prompt = [one for atom in atoms(units, "", codec.vendors) for one in atom.messages]
             payload = codec.render(prompt)
             codec.check(payload)
             emitted = await session.messages("", budget=1_000_000)

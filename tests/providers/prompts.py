@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, PromptMessage, Tool
 from acms.providers.tokens import default_counter
+from acms.text.chat_messages import passage
 
 _CHARACTERS = st.characters(exclude_categories=("Cc", "Cs"))
 _WORDS = (
@@ -95,7 +96,9 @@ raws: st.SearchStrategy[Raw] = st.sampled_from(
         Raw("other", '{"anything":1}'),
         Raw("anthropic", "not JSON"),
         Raw("anthropic", '{"type": "compaction", "content": "They met.", "signature": "c2ln"}'),
+        Raw("anthropic", '{"type": "compaction", "content": "They parted."}'),
         Raw("anthropic", '{"type":"compaction","content":null}'),
+        Raw("gemini", '{"thoughtSignature":"c2ln"}'),
         Raw("openai-responses", '{"type":"compaction","id":"cmp_1","encrypted_content":"gAAAAAB"}'),
     )
 )
@@ -121,7 +124,7 @@ def conversations(draw: st.DrawFn, max_steps: int = 8) -> list[PromptMessage]:
     for step in range(draw(st.integers(0, max_steps))):
         kind = draw(
             st.sampled_from(
-                ("user", "assistant", "rules", "call", "answer", "answer", "stray", "media", "think")
+                ("user", "assistant", "rules", "call", "answer", "answer", "stray", "media", "think", "past")
             )
         )
         if kind in ("user", "assistant"):
@@ -148,10 +151,14 @@ def conversations(draw: st.DrawFn, max_steps: int = 8) -> list[PromptMessage]:
         elif kind == "media":
             shown = (draw(media), *draw(st.lists(st.builds(Text, texts), max_size=1)))
             found.append(PromptMessage(role=Role.USER, parts=shown))
+        elif kind == "past":
+            said = draw(st.lists(texts, min_size=1, max_size=3))
+            recalled = "\n".join([passage(draw(st.sampled_from(("m_1", "m_1 m_2"))), one) for one in said])
+            found.append(PromptMessage(role=Role.USER, parts=(Text(recalled),)))
         elif kind == "think":
             thought = draw(st.one_of(reasoning, raws))
-            said = draw(st.lists(st.builds(Text, texts), max_size=1))
-            found.append(PromptMessage(role=Role.ASSISTANT, parts=(thought, *said)))
+            spoken = draw(st.lists(st.builds(Text, texts), max_size=1))
+            found.append(PromptMessage(role=Role.ASSISTANT, parts=(thought, *spoken)))
     return [draw(_stored(message, at)) for at, message in enumerate(found)]
 
 

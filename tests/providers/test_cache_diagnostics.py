@@ -14,13 +14,16 @@ from typing import Any
 
 import pytest
 
+from acms import ACMS, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
+from acms.errors import PayloadError
 from acms.model import Json, Raw, Reasoning, Role, Text
 from acms.ports import Codec
 from acms.prompt import Prompt
 from acms.prompt.cache_forecast import agrees, confirm
 from acms.prompt.render import Rendered
 from acms.prompt_types import CacheMark, Changed, Diagnosis, Outcome, PromptMessage, ServerEdit, Tool
+from acms.providers.codecs.anthropic_turns import FIRST, NEWER
 
 HERE = Path(__file__).parent
 RECORDED: dict[str, list[dict[str, Any]]] = {
@@ -244,16 +247,30 @@ def test_a_compaction_of_anthropic_is_kept_verbatim_and_sent_back_first() -> Non
     assert isinstance(kept, Raw)
     assert json.loads(kept.json) == COMPACTION
     sent = codec.render(read)
-    assert sent["messages"][1]["content"] == [COMPACTION, thinking, {"type": "text", "text": "Done."}]
-    assert codec.normal(read) == codec.parse(sent)
-    assert codec.notes(read) == ()
+    assert sent["messages"][0] == {"role": "assistant", "content": [COMPACTION]}
+    assert sent["messages"][2]["content"] == [thinking, {"type": "text", "text": "Done."}]
+    assert codec.normal(read) == codec.parse(sent) == codec.normal(codec.parse(sent))
+    assert codec.notes(read) == (FIRST,)
+    assert codec.notes(codec.parse(sent)) == ()
+    misplaced = {"messages": [payload["messages"][0], sent["messages"][0], payload["messages"][2]]}
+    with pytest.raises(PayloadError, match="must come first"):
+        codec.check(misplaced)
     assert codec.cost(read[1]) > codec.cost(PromptMessage(role=Role.ASSISTANT, parts=(Text("Done."),))) + 20
     assert codec.count(sent).tokens <= codec.base() + sum([codec.cost(one) for one in read])
     without = AnthropicMessages("claude-opus-5-5", reasoning=False)
-    assert without.render(read)["messages"][1]["content"] == [COMPACTION, {"type": "text", "text": "Done."}]
+    assert without.render(read)["messages"][2]["content"] == [{"type": "text", "text": "Done."}]
+    newer = Raw("anthropic", json.dumps({**COMPACTION, "content": "They chose MySQL."}))
+    both = [*read, PromptMessage(role=Role.ASSISTANT, parts=(newer,)), read[0]]
+    assert json.loads(newer.json) == codec.render(both)["messages"][0]["content"][0]
+    assert codec.notes(both) == (FIRST, NEWER)
     failed = Raw("anthropic", json.dumps({"type": "compaction", "content": None}))
     alone = codec.render([read[0], PromptMessage(role=Role.ASSISTANT, parts=(failed,)), read[2]])
     assert alone["messages"][1]["content"] == [{"type": "compaction", "content": None}]
+    unsigned = Raw("anthropic", json.dumps({"type": "compaction", "content": "They met."}))
+    appended = [read[0], PromptMessage(role=Role.ASSISTANT, parts=(unsigned, Text("Done."))), read[2]]
+    assert codec.render(appended)["messages"][1]["content"][0]["content"] == "They met."  # where it was
+    paused = codec.render([appended[0], PromptMessage(role=Role.ASSISTANT, parts=(unsigned,))])
+    assert paused["messages"][1]["content"] == [json.loads(unsigned.json)]
     foreign = Raw("anthropic", json.dumps({"type": "compaction", "content": ""}))
     assert codec.notes([PromptMessage(role=Role.ASSISTANT, parts=(foreign, Text("Done.")))])
 
@@ -264,6 +281,30 @@ def test_a_compaction_of_openai_is_kept_verbatim() -> None:
     payload: dict[str, Json] = {"input": [item, {"type": "message", "role": "user", "content": "And now?"}]}
     read = codec.parse(payload)
     assert codec.render(read) == payload
+
+
+async def test_the_items_of_a_conversation_at_openai_go_into_a_log_and_into_another_request() -> None:
+    codec = OpenAIResponses("gpt-6.2-sol")
+    items: list[dict[str, Any]] = [
+        {"id": "msg_1", "type": "message", "status": "completed", "role": "user",
+         "content": [{"type": "input_text", "text": "Which disk?"}]},
+        {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "gAAA", "status": None},
+        {"id": "msg_2", "type": "message", "status": "completed", "role": "assistant",
+         "content": [{"type": "output_text", "text": "db1.", "annotations": []}]},
+        {"id": "cmp_1", "type": "compaction", "encrypted_content": "gAAB", "created_by": "model"},
+        {"id": "msg_3", "type": "message", "status": "completed", "role": "user",
+         "content": [{"type": "input_text", "text": "And now?"}]},
+    ]  # fmt: skip
+    session = ACMS("day", open_storage("memory://"), None)
+    for _ in range(2):  # listed again: the ids are keys
+        await session.ingest_many(items)
+    assert [one.version for one in (await session.history()).entries] == [1, 2, 3, 4, 5]
+    rendered = await Prompt(codec).history(session).render(budget=4_000)
+    assert rendered.payload["input"] == [items[3], {"type": "message", "role": "user", "content": "And now?"}]
+    going_on = {**rendered.payload, "conversation": "conv_1"}
+    codec.check(going_on)
+    assert codec.parse(going_on) == codec.parse(rendered.payload)
+    assert codec.count(going_on) == rendered.tokens
 
 
 # ── what it costs ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acms.codecs import AnthropicMessages, Exactness, OpenAIChat, OpenAIResponses, Tool
+from acms.codecs import AnthropicMessages, Exactness, Gemini, OpenAIChat, OpenAIResponses, Tool
 from acms.errors import PayloadError
 from acms.model import Json, Media, Part, Role, Text, ToolResult
 from acms.plan import tool_groups
@@ -29,6 +29,11 @@ CASES: dict[str, tuple[Codec, Callable[[Json], None]]] = {
         AnthropicMessages("claude-sonnet-4-5", max_tokens=1_000),
         partial(validators.anthropic, prefill=True),
     ),
+    "anthropic, cited": (
+        AnthropicMessages("claude-opus-5", search_results=True),
+        partial(validators.anthropic, system=True),
+    ),
+    "gemini": (Gemini("gemini-3-pro"), validators.gemini),
     "anthropic, unknown": (AnthropicMessages("claude-next"), validators.anthropic),
     "anthropic, bytes": (
         AnthropicMessages("claude-opus-5", bound="bytes"),
@@ -42,6 +47,7 @@ REFUSED = (
     "messages[",  # an answer last, where the model does not go on with one
     "messages: must",
     "input: must",
+    "contents: must",
 )
 """How a prompt is refused that cannot be sent: there is nothing to say, or the provider would not answer."""
 
@@ -156,7 +162,7 @@ def test_what_was_sent_is_not_changed_by_what_is_said_later(
     codec: Codec, accepts: Callable[[Json], None], messages: list[PromptMessage]
 ) -> None:
     whole = codec.render(messages)
-    key = "input" if "input" in whole else "messages"
+    key = next(key for key in ("input", "messages", "contents") if key in whole)
     for end, message in enumerate(messages, 1):
         if message.role is Role.USER:
             earlier = codec.render(messages[:end])

@@ -285,6 +285,41 @@ def _responses_message(item: Json) -> None:
             _must({"file_id", "file_url", "file_data"} & part.keys(), "[R] a file has an id, a URL or data")
 
 
+# ── Gemini ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def gemini(payload: Json) -> None:
+    """Raise `Refused` when `generateContent` would refuse the request; [G] is its reference, [F] function calling."""
+    _must(payload.keys() <= {"contents", "config"}, "[G] has only known arguments")
+    config = payload.get("config", {})
+    _must(config.keys() <= {"systemInstruction", "tools"}, "[G] config has only known fields")
+    for part in config.get("systemInstruction", {"parts": [{"text": "x"}]})["parts"]:
+        _must(set(part) == {"text"}, "[G] the system instruction is text only")
+    for tool in config.get("tools", ()):
+        _names([one["name"] for one in tool["functionDeclarations"]])
+    contents = payload["contents"]
+    _must(contents and contents[0]["role"] == "user", "[F] a call comes behind a turn of the user")
+    called: list[str] = []
+    for content in contents:
+        _keys(content, {"role", "parts"}, set(), "[G] a content")
+        _must(content["parts"], "[G] a content has a part")
+        kinds = [next(iter(part.keys() - {"thoughtSignature"})) for part in content["parts"]]
+        of = {
+            "user": {"text", "inlineData", "fileData", "functionResponse"},
+            "model": {"text", "functionCall"},
+        }
+        _must(set(kinds) <= of[content["role"]], "[G] a part that the role has")
+        for part, kind in zip(content["parts"], kinds, strict=True):
+            _must(
+                part[kind] != "" or "thoughtSignature" in part,
+                "[G] a text says something, or carries a signature",
+            )
+        answers = [part["functionResponse"] for part in content["parts"] if "functionResponse" in part]
+        _must([one["name"] for one in answers] == called, "[F] as many answers as calls, right behind them")
+        called = [part["functionCall"]["name"] for part in content["parts"] if "functionCall" in part]
+    _must(not called, "[F] every call is answered")
+
+
 # ── Anthropic Messages ──────────────────────────────────────────────────────────────────────────────────────────────
 
 _TOOL_ID = re.compile(
@@ -293,7 +328,7 @@ _TOOL_ID = re.compile(
 _THOUGHTS = ("thinking", "redacted_thinking")
 _BLOCKS = {
     # [A] content block types by role; [E] "`tool_use` blocks can only be in `assistant` messages" and the reverse
-    "user": {"text", "image", "document", "tool_result"},
+    "user": {"text", "image", "document", "tool_result", "search_result"},
     "assistant": {"text", "tool_use", "compaction", *_THOUGHTS},
     "system": {"text"},
 }
@@ -327,7 +362,9 @@ def anthropic(payload: Json, *, prefill: bool = False, system: bool = False) -> 
             _block(block)
         if message["role"] == "assistant":
             _answer(message["content"])
-    _must(messages[0]["role"] == "user", "[A] the first message is the user's")
+    _compactions(messages)
+    begins = messages[0]["content"][0]["type"] == "compaction"
+    _must(messages[0]["role"] == "user" or begins, "[A] the first message is the user's")
     for before, after in pairwise(messages):
         # [A] consecutive turns would be combined: a codec has no need to send them apart
         _must(before["role"] != after["role"], "[A] roles alternate")
@@ -335,12 +372,29 @@ def anthropic(payload: Json, *, prefill: bool = False, system: bool = False) -> 
     _anthropic_pairs(messages)
     last = messages[-1]
     if last["role"] == "assistant":
+        final = last["content"][-1]
+        if final["type"] == "compaction":  # [A] "pause_after_compaction": the next request ends with it
+            return _breakpoints(payload)
         _must(prefill, "[E] This model does not support assistant message prefill")
-        _must(all(block["type"] == "text" for block in last["content"]), "[E] a final answer has no thinking")
-        text = last["content"][-1]["text"]
+        kinds = {block["type"] for block in last["content"]}
+        _must(kinds <= {"text", "compaction"}, "[E] a final answer has no thinking")
+        text = final["text"]
         # [E] "messages: final assistant content cannot end with trailing whitespace"
         _must(text == text.rstrip(), "[E] a final answer does not end in white space")
     _breakpoints(payload)
+
+
+def _compactions(messages: Json) -> None:
+    blocks = [
+        (at, number, block)
+        for at, message in enumerate(messages)
+        for number, block in enumerate(message["content"])
+        if block["type"] == "compaction" and block.get("content") is not None
+    ]
+    if any(block.get("signature") for _, _, block in blocks):
+        # [E] compaction_block_misplaced, compaction_block_ambiguous
+        _must(len(blocks) == 1, "[E] messages holds more than one compaction block with content")
+        _must(blocks[0][:2] == (0, 0), "[E] a signed compaction is the first block of the conversation")
 
 
 def _block(block: Json) -> None:
@@ -367,6 +421,11 @@ def _block(block: Json) -> None:
         _must(_FUNCTION_NAME.match(block["name"]), "[T] the name of a called tool is that of one")
         _must(isinstance(block["input"], dict), "[E] input is an object")
         json.dumps(block["input"], allow_nan=False).encode()
+    elif kind == "search_result":
+        _keys(block, {"type", "source", "title", "content"}, {"citations", *marked}, "[A] a search result")
+        _must(block["source"] and block["title"] and block["content"], "[A] its fields say something")
+        for one in block["content"]:
+            _must(one["type"] == "text" and one["text"].strip(), "[A] it is made of texts")
     elif kind == "tool_result":
         _keys(block, {"type", "tool_use_id"}, {"content", "is_error", *marked}, "[A] a tool result block")
         _must(isinstance(block.get("content", ""), str), "[A] a result is a text here")

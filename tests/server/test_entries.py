@@ -68,6 +68,9 @@ def test_a_correction_is_read_at_the_old_place_and_earlier_versions_as_before(se
     assert not service.get(first)["data"]["inForce"]
     assert service.get(first, atVersion=2)["data"]["inForce"]
     assert service.client.post(f"/contexts/{context}/undo", json={"version": 3}).status_code == 200
+    stale = {"content": "A plan.", "sha256": "0" * 64}
+    assert service.client.patch(first, json=stale).status_code == 412
+    assert _texts(service, context) == ["Teh plan.", "Yes."]
     assert _texts(service, context) == ["Teh plan.", "Yes."]
 
 

@@ -329,3 +329,20 @@ def test_what_is_blocked_or_redacted_is_so_in_every_list(service: Service) -> No
     whole = service.get(f"/contexts/{context}/entries/{page[1]['id']}")["data"]
     assert whole["content"] == "[withheld]"
     assert whole["salt"] is None
+
+
+def test_a_compaction_and_a_content_of_gemini_are_taken_as_they_are(service: Service) -> None:
+    context = service.create()
+    service.say(context, "One.", "Two.")
+    block = {"type": "compaction", "content": "They counted.", "signature": "c2ln"}
+    answer = {"role": "assistant", "content": [block, {"type": "text", "text": "Go on."}]}
+    reply = service.client.post(f"/contexts/{context}/messages", json={"messages": [answer]})
+    assert [(one["kind"], one["content"]) for one in reply.json()["data"]] == [
+        ("summary", "They counted."),
+        ("message", "Go on."),
+    ]
+    (made,) = service.get(f"/contexts/{context}/compactions")["data"]
+    assert (made["replaces"], made["summarizer"], made["preserved"]) == ([1, 2], "anthropic", 0)
+    content = {"role": "model", "parts": [{"text": "Three.", "thoughtSignature": "c2ln"}]}
+    reply = service.client.post(f"/contexts/{context}/messages", json={"messages": [content]})
+    assert [(one["role"], one["content"]) for one in reply.json()["data"]] == [("assistant", "Three.")]

@@ -117,7 +117,7 @@ def test_what_is_required_and_does_not_fit_is_told_where(one: Service) -> None:
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"codec": "gemini"}, "codec"),
+        ({"codec": "cohere"}, "codec"),
         ({"budget": 0}, "budget"),
         ({"budget": 3_000_000}, "budget"),
         ({"recall": {"query": " "}}, "query"),

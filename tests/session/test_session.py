@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import io
 import json
 import logging
@@ -36,7 +37,7 @@ from acms import (
     correlation,
     open_storage,
 )
-from acms.errors import HandleError
+from acms.errors import HandleError, PreconditionError
 from acms.recall.pipeline import gather_all, plan_window
 from acms.storage import MemoryStorage
 from acms.storage.wrapper import WrapperStorage
@@ -1051,3 +1052,16 @@ async def test_closing_waits_for_what_other_tasks_are_writing(url: str) -> None:
     assert all(write.done() for write in writes)
     async with session_on(open_storage(url)) as again:
         assert len(await again.window(1000)) == 11
+
+
+async def test_a_correction_may_say_which_text_it_corrects(storage: Storage) -> None:
+    session = session_on(storage)
+    id = await session.ingest("user", "The port is 80.")
+    await session.replace(id, "The port is 81.", sha256=hashlib.sha256(b"The port is 80.").hexdigest())
+    with pytest.raises(PreconditionError, match="something else by now"):
+        await session.replace(id, "The port is 82.", sha256=hashlib.sha256(b"The port is 80.").hexdigest())
+    assert [one.content for one in await session.entries()] == ["The port is 81."]
+    await session.replace(
+        id, "The port is 82.", sha256=hashlib.sha256(b"The port is 81.").hexdigest().upper()
+    )
+    assert [one.content for one in await session.entries()] == ["The port is 82."]

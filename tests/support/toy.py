@@ -28,6 +28,8 @@ class Toy:
 
     name = "toy"
     model = "toy"
+    search_results = False
+    vendors: tuple[str, ...] = ()
     marks_only = False
     implicit_mark = False
     binds_reasoning = False

@@ -82,7 +82,8 @@ async def render_prompt(
         int, typer.Option("--budget", min=0, metavar="N", help="Tokens of the whole request.")
     ] = 8000,
     codec: Annotated[
-        str, typer.Option("--codec", metavar="NAME", help="openai-chat, openai-responses or anthropic.")
+        str,
+        typer.Option("--codec", metavar="NAME", help="openai-chat, openai-responses, anthropic or gemini."),
     ] = "openai-chat",
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help="Model it is counted for.")

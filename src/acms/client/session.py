@@ -287,10 +287,10 @@ def _message(given: Mapping[str, Any], at: str) -> dict[str, Json]:
             values[name] = list(values[name])
     if "metadata" in values:
         values["metadata"] = validation.metadata(values["metadata"], f"{at}metadata")
-    for index, part in enumerate(values.get("parts", ())):
+    for index, part in enumerate(() if foreign.of_gemini(values) else values.get("parts", ())):
         if not isinstance(part, Part):
             raise ValidationError(f"{type(part).__name__} is not a part", field=f"{at}parts[{index}]")
-    if "parts" in values:
+    if "parts" in values and not foreign.of_gemini(values):
         values["parts"] = [write_part(part) for part in values["parts"]]
     return {camel(name) if name in foreign.FIELDS else name: value for name, value in values.items()}
 

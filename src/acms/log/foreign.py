@@ -18,13 +18,16 @@ from acms.log import validation
 from acms.log.inline_media import Keep, Place, kept, lifted, referred
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 
-__all__ = ["AS_GIVEN", "FIELDS", "KNOWN", "Keep", "Turn", "read"]
+__all__ = ["AS_GIVEN", "FIELDS", "KNOWN", "Keep", "Turn", "of_gemini", "read"]
 
 Turn: TypeAlias = dict[str, Any]
 """The keyword arguments of one `ingest`, its idempotency key under "key"."""
 
 AS_GIVEN = "as-given"
 """Vendor of a `Raw` part that holds what was given beside a part, such as annotations."""
+
+WINDOW = "response.compaction"
+"""What OpenAI calls a conversation that was compacted on demand: messages of the user, and what stands for the rest."""
 
 FIELDS = frozenset(
     "role content markers actor_id metadata tool_calls tool_call_id parts created_at privacy origin key".split()
@@ -61,10 +64,14 @@ def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = Non
     """
     found = None if message.get("type", "message") == "message" else message["type"]
     place = Place(field, keep)
+    if message.get("object") == WINDOW:
+        given = {name: value for name, value in message.items() if name not in ("created_at", "metadata")}
+        return [_keyed(_window(message, place._replace(vendor="openai-responses")), given)]
     if (
         found is None
         and "role" in message
         and message.keys() <= FIELDS
+        and not of_gemini(message)
         and not message.get("tool_calls")
         and isinstance(message.get("content", ""), str)
     ):
@@ -74,6 +81,8 @@ def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = Non
             name: value for name, value in message.items() if name not in (*_OURS, "key", "idempotency_key")
         }
         return [_keyed(_item(item, place._replace(vendor="openai-responses")), message)]
+    if of_gemini(message):
+        return _content_of_gemini(message, place.at("parts"))
     unknown = sorted(set(message) - KNOWN, key=str)
     if unknown:
         raise ValidationError(f"unknown field {unknown[0]!r}", field=field)
@@ -125,6 +134,27 @@ def _spoken(message: Mapping[str, Any], place: Place) -> list[Turn]:
         rest["status"] = message["status"]
     _say(turn, parts, rest)
     return _numbered([*answers, turn], message)
+
+
+def of_gemini(message: Mapping[str, Any]) -> bool:
+    """Return whether a message is a content of Gemini: its parts are mappings that name no type."""
+    parts = message.get("parts")
+    if not isinstance(parts, list | tuple) or not parts:
+        return False
+    return all(isinstance(one, Mapping) and "type" not in one for one in parts)
+
+
+def _content_of_gemini(message: Mapping[str, Any], place: Place) -> list[Turn]:
+    """Read a content of Gemini; answers to calls come first, each a message of its own."""
+    from acms.log import gemini  # those who have none do without
+
+    answers, parts = gemini.read(message, place, dump)
+    turns: list[Turn] = [{"role": "tool", "content": "", "parts": [one]} for one in answers]
+    if parts or not answers:
+        turn: Turn = {"role": "assistant" if message["role"] == "model" else message["role"], "content": ""}
+        _say(turn, parts, {})
+        turns.append(turn)
+    return _numbered(turns, {name: value for name, value in message.items() if name != "parts"})
 
 
 def _heard(audio: Mapping[str, Any], place: Place, parts: list[Part]) -> Json:
@@ -325,6 +355,12 @@ def _block(one: Mapping[str, Any], place: Place) -> list[Part] | None:
     return [*held, *_surplus(one, "source")]
 
 
+def _compaction(one: Mapping[str, Any], place: Place) -> list[Part]:
+    """Keep a compaction as it is sent back: what an SDK adds as null is refused."""
+    said = {name: value for name, value in one.items() if name not in _MARKS and value is not None}
+    return [_raw({**said, "content": one.get("content")}, place)]
+
+
 def _search_result(one: Mapping[str, Any], place: Place) -> list[Part]:
     return [*_contents(one.get("content"), place.at("content"))[1], *_surplus(one, "content")]
 
@@ -345,6 +381,7 @@ _READERS: dict[str, Callable[[Mapping[str, Any], Place], list[Part] | None]] = {
     "text": _text, "input_text": _text, "output_text": _text, "refusal": _refusal, "thinking": _thinking,
     "tool_use": _tool_use, "image_url": _image_url, "input_image": _input_image, "input_audio": _audio,
     "file": _file, "input_file": _file, "image": _block, "document": _block, "search_result": _search_result,
+    "compaction": _compaction,
 }  # fmt: skip
 
 
@@ -367,6 +404,20 @@ def _item(item: Mapping[str, Any], place: Place) -> Turn:
             parts = [_raw({**item, "type": "item_reference"}, place)]
         case _:
             raise ValidationError("needs a role", field=place.field)
+    return {"role": "assistant", "content": "", "parts": parts}
+
+
+def _window(message: Mapping[str, Any], place: Place) -> Turn:
+    """Read a conversation that was compacted on demand: every item of it word for word."""
+    output = message.get("output")
+    if not isinstance(output, list | tuple) or not output:
+        raise ValidationError("must be a list of items", field=place.at("output").field)
+    parts: list[Part] = []
+    for index, one in enumerate(output):
+        at = place.at(f"output[{index}]")
+        if not isinstance(one, Mapping):
+            raise ValidationError(f"must be a mapping, not {type(one).__name__}", field=at.field)
+        parts.append(_raw(one, at))
     return {"role": "assistant", "content": "", "parts": parts}
 
 

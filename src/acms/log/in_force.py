@@ -45,10 +45,15 @@ def unasked(entry: Entry) -> bool:
     return entry.kind is Kind.SUMMARY and entry.data.get(ASKED) is False
 
 
+def is_sealed(entry: Entry) -> bool:
+    """Return whether an entry is a summary that only its provider can read."""
+    return entry.kind is Kind.SUMMARY and not entry.content and bool(entry.parts)
+
+
 class Cover:
     """Which versions are out of force, and which entry put them there."""
 
-    __slots__ = ("_by", "_first", "_last", "retiring", "shown")
+    __slots__ = ("_by", "_first", "_last", "retiring", "sealed", "shown")
 
     def __init__(self, replacing: Iterable[Entry], *, searchable: bool = False) -> None:
         """Take every entry up to a version that replaces something.
@@ -66,6 +71,8 @@ class Cover:
         self.shown: list[Entry] = []
         #: Facts and retractions with effect, newest first: what retires facts.
         self.retiring: list[Entry] = []
+        #: Summaries in force that only a provider can read, newest first: for everybody else they hide nothing.
+        self.sealed: list[Entry] = []
         keeping: set[int] = set()
         newest_first = sorted(replacing, key=lambda entry: -entry.version)
         summaries = [entry.version for entry in newest_first if entry.kind is Kind.SUMMARY][::-1]
@@ -81,7 +88,7 @@ class Cover:
                 elif entry.data.get("reason") in ENDED:
                     keeping.add(entry.version)
                 self.retiring.append(entry)
-            elif entry.kind is Kind.SUMMARY and entry.state is State.ERASED:
+            elif entry.kind is Kind.SUMMARY and self._hides_nothing(entry):
                 continue
             if searchable and entry.kind is Kind.SUMMARY:
                 for version in _within(summaries, entry.replaces):
@@ -91,6 +98,13 @@ class Cover:
                     self._add(first, min(last, entry.version - 1), entry.version)
             if entry.kind in (Kind.MESSAGE, Kind.SUMMARY):
                 self.shown.append(entry)
+
+    def _hides_nothing(self, summary: Entry) -> bool:
+        """Return whether a summary was erased, or can be read by a provider alone; the latter is remembered."""
+        if is_sealed(summary):
+            self.sealed.append(summary)
+            return True
+        return summary.state is State.ERASED
 
     def by(self, version: int) -> int | None:
         """Return the version of the entry that put this one out of force; None when it is in force."""
@@ -110,6 +124,12 @@ class Cover:
     def spans(self) -> list[Span]:
         """Return the versions out of force as disjoint ascending spans."""
         return list(zip(self._first, self._last, strict=True))
+
+    def outdates(self, summary: Entry) -> bool:
+        """Return whether something of what a summary stands for was put out of force after it."""
+        found = zip(self._first, self._last, self._by, strict=True)
+        since = [(first, last) for first, last, by in found if by > summary.version]
+        return any(first <= end and start <= last for start, end in summary.replaces for first, last in since)
 
     def stretches(self, last: int) -> list[Span]:
         """Return the stretches of versions up to one that have to be read: long runs out of force are left out."""

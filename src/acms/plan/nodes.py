@@ -68,6 +68,8 @@ class Composed(NamedTuple):
     closing: str = ""
     #: Where the pieces come from: "pins", "recall".
     kind: str = "text"
+    #: Whether each piece says which entries it is from.
+    cited: bool = False
 
 
 class Omit(NamedTuple):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from acms.log.compacted import REDACTED, compaction
 from acms.log.known import hashed
 from acms.log.summary_levels import LEVELS, Level, shorter, to_json
 from acms.log.validation import canonical_text
@@ -271,7 +272,10 @@ def _part(part: Part, mode: Privacy) -> tuple[Part | None, Counter[str]]:
         clean = redact(part.ref, mode)
         return (Text(clean.text) if clean.spans else part), _kinds(clean)
     text, kinds = text_or_json(part.json, mode, opaque=_OPAQUE)
-    return (Raw(part.vendor, text) if kinds else part), kinds
+    if not kinds:
+        return part, kinds
+    altered = REDACTED if compaction(part) is not None else ""  # it no longer fits its signature
+    return Raw(altered + part.vendor.removeprefix(altered), text), kinds
 
 
 def name(value: str | None, mode: Privacy) -> str | None:

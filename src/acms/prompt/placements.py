@@ -21,7 +21,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from acms.log.encoding import is_summary, locate
-from acms.log.in_force import Cover, unasked
+from acms.log.in_force import Cover, is_sealed, unasked
 from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, State, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Composed, Piece, Placed
 from acms.ports import Codec, TokenCounter
@@ -187,6 +187,7 @@ def lasts(kept: Placements, replacing: Sequence[Entry], rows: Sequence[Entry | N
         row is not None
         and row.state is State.LIVE
         and (shown if row.id in lead else found).by(row.version) is None
+        and not (is_sealed(row) and shown.outdates(row))
         for row in rows
     )
 

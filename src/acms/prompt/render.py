@@ -447,10 +447,10 @@ class _Render:
             seen.update(item.id for item in items)
             self._found[path] = items
             same = self._codec.counter.name == step.session.counter.name
-            found = content.pieces(items, counted=same)
+            found = content.recalled(content.pieces(items, counted=same), self._codec)
             made[path] = remembering(step, name, tokens + frame if tokens else 0, found)
             if left is not None:
-                left -= self._codec.cost(written(content.recalled(found), found)) if found else 0
+                left -= self._codec.cost(written(found, found.pieces)) if found.pieces else 0
         return replaced(tree, made)
 
     async def _recall(

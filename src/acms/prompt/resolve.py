@@ -12,7 +12,7 @@ from acms.errors import ValidationError
 from acms.log.in_force import Unit
 from acms.model import Kind, Role
 from acms.observability.events import Event
-from acms.plan.nodes import Atom, Keep, Node, Piece, Placed, Scope, Truncate, Window
+from acms.plan.nodes import Atom, Composed, Keep, Node, Placed, Scope, Truncate, Window
 from acms.plan.prefix_cache import recall_tokens
 from acms.plan.tool_groups import joined
 from acms.ports import Codec
@@ -250,7 +250,7 @@ class Resolver:
         wanted = None if count is not None or room is None else int(room * MARGIN)
         while True:
             gathered = await view.said(budget=wanted, messages=count, scale=room or 0, slack=place.slack)
-            units = content.atoms(gathered.units, counter)
+            units = self._atoms(gathered, counter)
             if wanted is None or room is None or gathered.whole or same or self._cost(units) > room:
                 break
             wanted = 2 * wanted
@@ -258,10 +258,18 @@ class Resolver:
             older = content.older(gathered.units, gathered.cover)
             shown = [Unit(tuple(view.stage.entries(unit.entries))) for unit in older]
             gathered = replace(gathered, units=[*shown, *gathered.units])
-            units = content.atoms(gathered.units, counter)
+        own = content.sealed(view, gathered.cover, self._request.codec.vendors) if count is None else None
+        if own is not None:
+            gathered = replace(gathered, units=content.uncovered(gathered.units, own))
+        if wanted is not None or own is not None:
+            units = self._atoms(gathered, counter)
         messages = sum([len(unit.entries) for unit in gathered.units])
-        await self._note(gathered, view, gathered.whole and (count is None or messages <= count))
+        complete = gathered.whole and own is None and (count is None or messages <= count)
+        await self._note(gathered, view, complete)
         return units
+
+    def _atoms(self, gathered: Gathered, counter: str) -> list[Atom]:
+        return content.atoms(gathered.units, counter, self._request.codec.vendors)
 
     def _cost(self, units: Sequence[Atom]) -> int:
         cost = self._request.codec.cost
@@ -301,19 +309,19 @@ def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 def allowed(step: Recalling, codec: Codec, left: int | None = None) -> tuple[int, int]:
     """Return the tokens a recall may fill, and those around them, when so many are left; None is no limit."""
-    frame = codec.cost(content.framed(content.recalled(()))) + SEAM
+    frame = codec.cost(content.framed(content.recalled((), codec))) + SEAM
     tokens = step.tokens or 0
     return tokens if left is None else max(0, min(tokens, left - frame)), frame
 
 
-def remembering(step: Recalling, name: str, tokens: int, found: tuple[Piece, ...] = ()) -> Scope:
+def remembering(step: Recalling, name: str, tokens: int, found: Composed | None = None) -> Scope:
     """Return the scope of a recall: what it found, or the room for it while it has not been made.
 
     It is fitted as something that moves also where it is laid out in its place: so a history leaves room for it.
     """
     return Scope(
         id=name,
-        children=(content.recalled(found),) if found else (),
+        children=(found,) if found is not None and found.pieces else (),
         priority=step.priority,
         strategy=Truncate(tokens),
         moves=True,

@@ -16,7 +16,7 @@ from acms.errors import ConflictError, SessionNotFoundError, StorageError, Stora
 from acms.knowledge import DOUBT
 from acms.log import summary_levels
 from acms.log.encoding import is_summary
-from acms.log.in_force import Unit
+from acms.log.in_force import Unit, is_sealed
 from acms.log.read import cover_at, valid_times_at
 from acms.log.validity import Period
 from acms.model import Context, Entry, Kind, State
@@ -294,7 +294,7 @@ class Staying:
     async def _alone(self) -> Placed:
         """Show what others know of a session that has said nothing yet."""
         found = () if self._recall is None else await self._answers(self._room, {}, single=True)
-        return Placed((content.recalled(found),) if found else (), None, None)
+        return Placed((content.recalled(found, self._codec),) if found else (), None, None)
 
     async def _go_on(self, kept: Placements) -> Placed | None:
         """Add what the newest turn needs behind what was shown; None when it does not fit."""
@@ -315,7 +315,7 @@ class Staying:
             seen = placements.visible([*read.lead, *units], blocks, self._told)
             found = await self._answers(depth, seen)
             kept, read = kept._replace(blocks=tuple(blocks)), read._replace(units=units)
-            if found and self._left(kept, read) < self._cost([content.recalled(found)]):
+            if found and self._left(kept, read) < self._cost([content.recalled(found, self._codec)]):
                 return None
             kept = kept._replace(blocks=(*blocks, self._block(read, units, place, found)))
         read = read._replace(units=units)
@@ -373,7 +373,11 @@ class Staying:
     ) -> tuple[int, tuple[Piece, ...]]:
         """Show more of the history in what room the answers left; what it shows is not shown twice."""
         while True:
-            left = room - sum(costs[start:]) - (self._cost([content.recalled(found)]) if found else 0)
+            left = (
+                room
+                - sum(costs[start:])
+                - (self._cost([content.recalled(found, self._codec)]) if found else 0)
+            )
             if not start or costs[start - 1] > left:
                 return start, found
             while start and costs[start - 1] <= left:
@@ -453,7 +457,7 @@ class Staying:
     def _placed(self, kept: Placements, read: Read) -> Placed:
         """Return the nodes of a history with its blocks."""
         shown = [
-            (one.after, content.recalled(placements.pieces(one, self._told)))
+            (one.after, content.recalled(placements.pieces(one, self._told), self._codec))
             for one in kept.blocks
             if one.pieces
         ]
@@ -480,12 +484,14 @@ class Staying:
     async def _read_on(self, kept: Placements) -> Read:
         """Read what an epoch shows of the log."""
         gathered = await self._session.said(since=kept.start, began=kept.began)
-        units = self._atoms(gathered.units)
+        lead = [self._summary(self._told[id], tokens) for id, tokens in kept.lead]
+        own = [self._told[id] for id, _ in kept.lead if is_sealed(self._told[id])]
+        shown = content.uncovered(gathered.units, own[0]) if own else gathered.units
+        units = self._atoms([unit for unit in shown if unit.entries[0] not in own])
         if kept.first:  # an edit lies where the next message does: what comes before it says the same place
             starts = (place for place, unit in enumerate(units) if unit.first == kept.first)
             units = units[next(starts, len(units)) :]
             units = [unit for unit in units if not any(map(is_summary, unit.messages[0].sources))]
-        lead = [self._summary(self._told[id], tokens) for id, tokens in kept.lead]
         return Read(gathered, units, lead, kept.lead, whole=not kept.first)
 
     async def _read_newest(self) -> Read:
@@ -500,10 +506,12 @@ class Staying:
             if gathered.whole or ((same or self._cost(units) > self._room) and (begun or far)):
                 break
             wanted *= 2
-        summaries = [unit for unit in gathered.units if unit.entries[0].kind is Kind.SUMMARY]
-        found = [unit.entries[0] for unit in (*gathered.older, *summaries)]
-        if summaries:
-            units = self._atoms([unit for unit in gathered.units if unit.entries[0].kind is not Kind.SUMMARY])
+        own = content.sealed(self._session, gathered.cover, self._codec.vendors)
+        shown = [*gathered.older, *gathered.units]
+        shown = shown if own is None else content.uncovered(shown, own)
+        found = [unit.entries[0] for unit in shown if unit.entries[0].kind is Kind.SUMMARY]
+        if found:
+            units = self._atoms([unit for unit in shown if unit.entries[0].kind is not Kind.SUMMARY])
         share = int(self._room * SUMMARIES_SHARE)
         spare = self._room - self._cost(units) if self._recall is None else 0
         levels = self._levels(found, max(share, spare))
@@ -532,13 +540,13 @@ class Staying:
         """Return a summary by the one of its texts that has so many tokens."""
         level = next((one for one in summary_levels.of(entry) if one.tokens == tokens), None)
         shown = entry if level is None else summary_levels.at_level(entry, level)
-        (unit,) = content.atoms([Unit((shown,))], self._session.counter.name)
+        (unit,) = content.atoms([Unit((shown,))], self._session.counter.name, self._codec.vendors)
         self._told[entry.id] = entry
         return unit
 
     def _atoms(self, units: Sequence[Unit[Entry]]) -> list[Atom]:
         self._told.update({entry.id: entry for unit in units for entry in unit.entries})
-        found = content.atoms(units, self._session.counter.name)
+        found = content.atoms(units, self._session.counter.name, self._codec.vendors)
         return [placements.condensed(unit, self._result, self._codec.counter) for unit in found]
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -557,7 +565,7 @@ class Staying:
         `single` takes all that there is room for, else what is far below the best is not worth its tokens.
         """
         assert self._recall is not None
-        frame = self._codec.cost(content.framed(content.recalled(())))
+        frame = self._codec.cost(content.framed(content.recalled((), self._codec)))
         tokens = depth if self._recall.tokens is None else min(depth, self._recall.tokens)
         same = self._codec.counter.name == self._session.counter.name
         while tokens > frame:
@@ -570,10 +578,11 @@ class Staying:
             found = content.pieces(
                 [one for one in chosen if not placements.shows(seen.get(one.id), one.content)], counted=same
             )
-            over = self._cost([content.recalled(found)]) - depth if found else 0
+            over = self._cost([content.recalled(found, self._codec)]) - depth if found else 0
             if over <= 0:
                 return found
-            tokens -= over
+            # Where marks around each piece take more than the pieces, as much less as they take.
+            tokens = tokens - over if over < tokens // 2 else tokens * depth // (depth + over) - 1
         return ()
 
     async def _asked_once(self, tokens: int, beside: bool) -> ContextItems:

@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from acms.errors import ValidationError
-from acms.log import foreign, validation
+from acms.log import compacted, foreign, validation
 from acms.log.in_force import Cover, Unit, anchor, shown_role
+from acms.log.trust import instructs
 from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, State, Text, ToolResult
 from acms.plan.nodes import Atom, Composed, Node, Piece, Scope, Strategy
 from acms.prompt_types import PromptMessage, Tool
@@ -23,7 +24,7 @@ from acms.results import SEPARATOR, ContextItem, ContextItems, speak
 from acms.text import chat_messages
 
 if TYPE_CHECKING:
-    from acms.ports import StorageBackend, TokenCounter
+    from acms.ports import Codec, StorageBackend, TokenCounter
     from acms.privacy.stage import Stage
     from acms.prompt.render_log import RenderLog
     from acms.recall.pipeline import Gathered
@@ -384,9 +385,13 @@ def of_entry(entry: Entry, counter: str) -> PromptMessage:
         text = chat_messages.wrap(entry.content, chat_messages.ORPHAN)
         return PromptMessage(role=role, parts=(Text(text),), name=name, sources=(entry.id,))
     plain = not parts
+    if plain:
+        parts = (Text(chat_messages.spoken(entry.content)),)
+    elif role is Role.USER:
+        parts = tuple([Text(chat_messages.spoken(one.text)) if type(one) is Text else one for one in parts])
     return PromptMessage(
         role=role,
-        parts=(Text(entry.content),) if plain else parts,
+        parts=parts,
         name=name if role is not Role.TOOL else None,
         sources=(entry.id,),
         group=entry.group,
@@ -395,8 +400,47 @@ def of_entry(entry: Entry, counter: str) -> PromptMessage:
     )
 
 
-def atoms(units: Sequence[Unit[Entry]], counter: str) -> list[Atom]:
-    """Return the units of a log as atoms, each with its place in the log.
+def messages_of(entry: Entry, counter: str, vendors: Sequence[str]) -> tuple[PromptMessage, ...]:
+    """Return an entry of a log as it stands in a prompt: a vendor's own compaction word for word, if it is for it."""
+    own = [part for part in entry.parts if isinstance(part, Raw) and part.vendor in vendors]
+    if entry.kind is not Kind.SUMMARY or not own:
+        return (of_entry(entry, counter),)
+    found: list[PromptMessage] = []
+    for part in own:
+        held = compacted.item(part)
+        if (
+            isinstance(held, Mapping) and "role" in held
+        ):  # said by the user, kept beside what stands for the rest
+            found += read(held, "item")
+        else:
+            found.append(PromptMessage(role=Role.ASSISTANT, parts=(part,)))
+    return tuple([replace(one, sources=(entry.id,)) for one in found])
+
+
+def sealed(view: Readable, cover: Cover, vendors: Sequence[str]) -> Entry | None:
+    """Return the newest compaction that only its provider reads, where that is one of some vendors.
+
+    None when something of what it stands for was edited, retracted or summarised since: it would say it still.
+    """
+    for entry in view.stage.entries(cover.sealed):
+        if any(isinstance(part, Raw) and part.vendor in vendors for part in entry.parts):
+            return None if cover.outdates(entry) else entry
+    return None
+
+
+def uncovered(units: Sequence[Unit[Entry]], by: Entry) -> list[Unit[Entry]]:
+    """Return the units of a log with a summary in place of those it stands for: behind what instructs at the start."""
+    left = [
+        unit
+        for unit in units
+        if not any(first <= unit.entries[0].version <= last for first, last in by.replaces)
+    ]
+    place = next((at for at, unit in enumerate(left) if not instructs(unit.entries[0])), len(left))
+    return [*left[:place], Unit((by,)), *left[place:]]
+
+
+def atoms(units: Sequence[Unit[Entry]], counter: str, vendors: Sequence[str] = ()) -> list[Atom]:
+    """Return the units of a log as atoms, each with its place in the log; `vendors` read their own compactions.
 
     What stands for others, an edit or a summary, lies where the next message does that was never touched: that place
     is known without reading what it stands for, and it stays.
@@ -412,7 +456,7 @@ def atoms(units: Sequence[Unit[Entry]], counter: str) -> list[Atom]:
         versions = [entry.version for entry in unit.entries]
         found.append(
             Atom(
-                tuple([of_entry(entry, counter) for entry in unit.entries]),
+                tuple([one for entry in unit.entries for one in messages_of(entry, counter, vendors)]),
                 first=min(versions),
                 last=max(versions),
                 before=after,
@@ -613,8 +657,10 @@ def pieces(items: Sequence[ContextItem], *, counted: bool) -> tuple[Piece, ...]:
     return tuple(found)
 
 
-def recalled(found: tuple[Piece, ...]) -> Composed:
-    """Return recalled pieces as one message of delimited data."""
+def recalled(found: tuple[Piece, ...], codec: Codec) -> Composed:
+    """Return recalled pieces as one message of delimited data; each by itself where the format has a block for it."""
+    if codec.search_results:
+        return Composed(Role.USER, found, separator="\n", kind="recall", cited=True)
     opening, closing = chat_messages.RECALLED
     return Composed(Role.USER, found, opening, SEPARATOR, closing, "recall")
 

@@ -30,6 +30,7 @@ RECALLED = ("<recalled>\n", "\n</recalled>")
 ORPHAN = ("<tool_result>\n", "\n</tool_result>")
 SUMMARY = ("<summary>\n", "\n</summary>")
 
+_PASSAGE = re.compile(r'<recalled source="([\w ]+)">\n(.*?)\n</recalled>(?=\n|\Z)', re.DOTALL)
 _FILE = re.compile(r"file[-_][A-Za-z0-9_-]+\Z")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
@@ -204,6 +205,29 @@ def inside(text: str, around: tuple[str, str]) -> str:
 def _closing(name: str) -> re.Pattern[str]:
     """Return what finds the first character of a closing mark; the marks are few."""
     return re.compile(rf"<(?=/\s*{name}\s*>)", re.IGNORECASE)
+
+
+def passage(source: str, text: str) -> str:
+    """Put recalled text between marks that say which entries it is from, by their ids."""
+    return f'<recalled source="{source}">\n{inside(text, RECALLED)}{RECALLED[1]}'
+
+
+def passages(text: str) -> list[tuple[str, str]]:
+    """Return the source and the text of each passage that a text is made of; none when anything else is in it."""
+    found: list[tuple[str, str]] = []
+    place = 0
+    while match := _PASSAGE.match(text, place):
+        found.append((match[1], match[2]))
+        place = match.end()
+        if place == len(text):
+            return found
+        place += 1
+    return []
+
+
+def spoken(text: str) -> str:
+    """Return what somebody said as no passage: one that was written like that has lost its first character."""
+    return text[1:] if text.startswith("<recalled ") and passages(text) else text
 
 
 def recalled(text: str) -> dict[str, Json]:

@@ -67,6 +67,8 @@ def _texts_in(value: Any, deep: int, name: str = "text") -> Iterator[tuple[str, 
     elif isinstance(value, list | tuple) and deep:
         for one in value:
             yield from _texts_in(_plain(one), deep - 1, name)
+    elif isinstance(value, Mapping) and value.get("type") == "search_result_location":
+        yield "source", str(value.get("source", ""))  # what else it says may stand in other entries too
     elif isinstance(value, Mapping) and deep:
         for key, one in value.items():
             if key in _LISTS or key in _NAMES or key == "cited_text":

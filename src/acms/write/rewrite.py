@@ -5,10 +5,11 @@ An edit and a retraction are entries like any other: history keeps what they rep
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from acms.errors import ConflictError, ExpiredError, GoneError, ValidationError
+from acms.errors import ConflictError, ExpiredError, GoneError, PreconditionError, ValidationError
 from acms.log import validation
 from acms.log.in_force import UNDO, Cover, group_spans, is_record
 from acms.log.read import SHOWN
@@ -210,9 +211,12 @@ async def clear(shared: SharedSession, writer: Writer, *, reason: str) -> int:
             return receipt.versions[0]
 
 
-async def replace(shared: SharedSession, writer: Writer, id: str, content: str) -> str:
+async def replace(
+    shared: SharedSession, writer: Writer, id: str, content: str, *, sha256: str | None = None
+) -> str:
     """Correct the text of a message and return the id of the new entry."""
     content = validation.text(content, "content")
+    expected = None if sha256 is None else validation.name(sha256, "sha256").lower()
     while True:
         context, target, replacing, head = await _target(shared, id)
         cover = Cover(replacing)
@@ -225,6 +229,13 @@ async def replace(shared: SharedSession, writer: Writer, id: str, content: str) 
             )
         if target.state is not State.LIVE or cover.by(target.version) is not None:
             raise GoneError(f"{id} is out of force or its content is gone")
+        if expected not in (
+            None,
+            hashlib.sha256(target.content.encode("utf-8", "surrogatepass")).hexdigest(),
+        ):
+            raise PreconditionError(
+                f"{id} says something else by now", options=("read it again, and decide again",)
+            )
         parts, text = _edited(target, content)
         if shared.config.privacy.redact_before_persist:
             from acms.privacy.redact_entry import redacted  # the rules come with it

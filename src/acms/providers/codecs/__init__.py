@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from acms.ports import Codec
     from acms.providers.codecs.anthropic import AnthropicMessages
     from acms.providers.codecs.calibration import Calibration
+    from acms.providers.codecs.gemini import Gemini
     from acms.providers.codecs.openai_chat import OpenAIChat
     from acms.providers.codecs.openai_responses import OpenAIResponses
 
@@ -35,6 +36,7 @@ __all__ = [
     "Count",
     "Diagnosis",
     "Exactness",
+    "Gemini",
     "OpenAIChat",
     "OpenAIResponses",
     "Outcome",
@@ -47,6 +49,7 @@ __all__ = [
 _HOMES = {
     "AnthropicMessages": "acms.providers.codecs.anthropic",
     "Calibration": "acms.providers.codecs.calibration",
+    "Gemini": "acms.providers.codecs.gemini",
     "OpenAIChat": "acms.providers.codecs.openai_chat",
     "OpenAIResponses": "acms.providers.codecs.openai_responses",
 }
@@ -56,6 +59,7 @@ NAMED = {
     "openai-chat": ("OpenAIChat", "gpt-5"),
     "openai-responses": ("OpenAIResponses", "gpt-5"),
     "anthropic": ("AnthropicMessages", "claude-sonnet-4-5"),
+    "gemini": ("Gemini", "gemini-3-pro"),
 }
 """Formats by name: the class, and the model when none is given."""
 

@@ -49,10 +49,14 @@ class AnthropicMessages:
     messages may come later, and whether signed reasoning is sent back. Newer models refuse it when anything before it
     has changed, as it does when a history is cut: `binds_reasoning` says so, and what is given is sent.
 
+    With `search_results` each entry that was recalled is a `search_result` block whose source is its id: answers cite
+    it, and `session.cite` notes that. Without, recalled text is one delimited text, as for every other provider.
+
     Media cost the tokens that they state, else the most that an image of the model has, or 10,000 for a document.
     """
 
     name = "anthropic-messages"
+    vendors: tuple[str, ...] = ("anthropic",)
     marks_only = True
     implicit_mark = False
 
@@ -66,6 +70,7 @@ class AnthropicMessages:
         margin: float = 0.02,
         system_messages: bool | None = None,
         reasoning: bool | None = None,
+        search_results: bool = False,
     ) -> None:
         if bound not in ("calibrated", "bytes"):
             raise ConfigurationError(f'unknown bound {bound!r}; known: "calibrated", "bytes"')
@@ -85,6 +90,8 @@ class AnthropicMessages:
         self.counter: TokenCounter = (
             anthropic_blocks.BytesCounter() if bound == "bytes" else default_counter()
         )
+        #: Whether what was recalled is sent as search results, which answers cite by the ids of their entries.
+        self.search_results = search_results
         self._family = family
         self._exactness = Exactness.BYTES if bound == "bytes" else Exactness.CALIBRATED
         self._sizes = anthropic_blocks.Sizes()
@@ -122,7 +129,7 @@ class AnthropicMessages:
             payload["max_tokens"] = self.max_tokens
         if tools:
             payload["tools"] = [_tool(tool) for tool in tools]
-        content = [[self._block(one.part) for one in turn.shown] for turn in said]
+        content = [[self._block(one.part, turn.role) for one in turn.shown] for turn in said]
         turns = list(zip(said, content, strict=True))
         if turns and turns[0][0].role is Role.SYSTEM:
             payload["system"] = turns.pop(0)[1]
@@ -152,13 +159,16 @@ class AnthropicMessages:
         """Raise `PayloadError` when the provider would refuse a payload: role order, tool pairs, system placement."""
         check(payload, self._family)
 
-    def _block(self, part: Part) -> dict[str, Json]:
+    def _block(self, part: Part, role: Role) -> dict[str, Json]:
         if isinstance(part, Media):
             self._sizes.state(part)
+        if self.search_results and isinstance(part, Text) and role is Role.USER:
+            return anthropic_blocks.cited(part)
         return anthropic_blocks.block(part)
 
     def _arrange(self, messages: Sequence[PromptMessage]) -> Arranged:
-        return arrange(messages, system=self._family.system, reasoning=self._family.reasoning)
+        system, reasoning = self._family.system, self._family.reasoning
+        return arrange(messages, system=system, reasoning=reasoning, cited=self.search_results)
 
     # ── what it costs ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -168,7 +178,7 @@ class AnthropicMessages:
         if message.tokens and len(parts) == 1 and message.counter == self.counter.name:
             # A history of thousands of messages is costed in one fit: what was counted is not counted again.
             only = parts[0]
-            if isinstance(only, Text):
+            if isinstance(only, Text) and not (self.search_results and anthropic_blocks.passages(only)):
                 tokens = message.tokens + (self._told if message.role in _SYSTEM else anthropic_blocks.BLOCK)
                 return tokens if message.name is None else tokens + self._name(message)
             if isinstance(only, ToolResult) and only.output != NO_RESULT:
@@ -186,7 +196,8 @@ class AnthropicMessages:
         prices = self._prices
         match part:
             case Text():
-                return prices.text(part.text)
+                found = anthropic_blocks.passages(part) if self.search_results else ()
+                return sum([prices.text(one.text) for one in found or (part,)])
             case ToolResult():
                 return prices.result(part.output)
             case ToolCall():
@@ -210,10 +221,11 @@ class AnthropicMessages:
         return self._base([_tool(tool) for tool in tools]) + self._beginning
 
     def _base(self, tools: Sequence[Mapping[str, Json]]) -> int:
+        start = PRIMER + (anthropic_blocks.CITING if self.search_results else 0)
         if not tools:
-            return PRIMER
+            return start
         prompt = math.ceil(self._family.tools / self._family.typical)
-        return PRIMER + prompt + sum([self._prices.tool(tool) for tool in tools])
+        return start + prompt + sum([self._prices.tool(tool) for tool in tools])
 
     def count(self, payload: Mapping[str, Json]) -> Count:
         """Count a payload from scratch; `tokens` are raw ones, the bound is what a budget is compared with."""

@@ -22,6 +22,7 @@ from typing import Any
 
 from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
+from acms.text import chat_messages
 from acms.text.chat_messages import NO_RESULT, ORPHAN
 
 __all__ = [
@@ -30,9 +31,13 @@ __all__ = [
     "Sizes",
     "arguments",
     "block",
+    "cited",
+    "comes_first",
     "dump",
+    "loaded",
     "name",
     "part",
+    "passages",
     "sendable",
     "text_of",
     "thinks",
@@ -46,6 +51,11 @@ SEAM = 4
 """Tokens that a text and the marks around it may have more than each of them apart."""
 REMINDER = ("<system-reminder>\n", "\n</system-reminder>")
 """Around system text that has to be told by the user: the marks that the provider's guide has for it."""
+
+RESULT, TITLE = "search_result", "Memory"
+"""The block that a recalled passage is sent as, and its title: what it says is the source, the ids of its entries."""
+CITING = 300
+"""Tokens that the provider is taken to add to a system prompt where something can be cited: it says there are some."""
 
 DOCUMENT = 10_000
 """Tokens of a document of unknown length: some pages, each of them read as text and as an image."""
@@ -109,14 +119,17 @@ def named(who: str, said: Part) -> list[Part]:
     return [Text(f"{who}: {said.text}")] if isinstance(said, Text) else [Text(f"{who}:"), said]
 
 
-def verbatim(raw: Raw) -> dict[str, Json] | None:
-    """Return the block that a vendor's item is sent as: hidden reasoning, or a compaction; None when it is another."""
-    if raw.vendor != "anthropic":
-        return None
+def loaded(text: str) -> Json:
+    """Return what a JSON text holds; None when it is none that can be sent."""
     try:
-        item = _loads(raw.json)
+        return _loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def verbatim(raw: Raw) -> dict[str, Json] | None:
+    """Return the block that a vendor's item is sent as: hidden reasoning, or a compaction; None when it is another."""
+    item = loaded(raw.json) if raw.vendor == "anthropic" else None
     match item:
         case {"type": "redacted_thinking", "data": str(data), **more} if data and not more:
             return item
@@ -124,6 +137,17 @@ def verbatim(raw: Raw) -> dict[str, Json] | None:
             return item
         case _:
             return None
+
+
+def comes_first(raw: Raw) -> bool | None:
+    """Return whether a compaction is refused unless it comes first, as a signed one is; None for any other item.
+
+    One without a summary counts as none: it is taken anywhere and says nothing.
+    """
+    block = verbatim(raw)
+    if block is None or block["type"] != "compaction" or block.get("content") is None:
+        return None
+    return bool(block.get("signature"))
 
 
 def redacted(raw: Raw) -> str | None:
@@ -196,11 +220,34 @@ def block(one: Part) -> dict[str, Json]:
             return verbatim(one) or {}
 
 
+def passages(one: Part) -> list[Text]:
+    """Return the recalled passages that a text is made of; none when it is anything else."""
+    found = chat_messages.passages(one.text) if isinstance(one, Text) else []
+    return [Text(chat_messages.passage(source, text)) for source, text in found]
+
+
+def cited(one: Text) -> dict[str, Json]:
+    """Write a recalled passage as a search result, which answers cite by its source; any other text as it is."""
+    found = chat_messages.passages(one.text)
+    if len(found) != 1 or not found[0][1].strip():
+        return block(one)
+    source, text = found[0]
+    content = [{"type": "text", "text": text}]
+    citations = {"enabled": True}
+    return {"type": RESULT, "source": source, "title": TITLE, "content": content, "citations": citations}
+
+
 def part(one: Mapping[str, Json]) -> Part | None:
     """Read a content block; None for one that no part stands for."""
     match one:
         case {"type": "text", "text": str(text)}:
             return Text(text)
+        case {
+            "type": "search_result",
+            "source": str(source),
+            "content": [{"type": "text", "text": str(text)}],
+        }:
+            return Text(chat_messages.passage(source, text))
         case {"type": "thinking", "thinking": str(text), "signature": str(signature)}:
             return Reasoning(text, signature)
         case {"type": "redacted_thinking", "data": str(data)}:

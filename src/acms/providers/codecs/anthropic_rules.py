@@ -97,7 +97,7 @@ _TOOL = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 _THINKING = frozenset(("thinking", "redacted_thinking"))
 _ROLES = frozenset(("user", "assistant", "system"))
 _ASSISTANT_ONLY = frozenset(("tool_use", "compaction", *_THINKING))
-_USER_ONLY = frozenset(("tool_result", "image", "document"))
+_USER_ONLY = frozenset(("tool_result", "image", "document", "search_result"))
 _TTLS = {None: 0, "5m": 0, "1h": 1}
 _COMBINED = frozenset(("oneOf", "anyOf", "allOf"))
 MESSAGES = 100_000
@@ -180,8 +180,22 @@ def _message(message: Json, field: str) -> None:
     return None
 
 
+def _compactions(messages: Sequence[Mapping[str, Json]]) -> None:
+    """Raise for a signed compaction that is not the first block of all, or not the only compaction."""
+    said = [
+        (f"messages[{at}].content[{number}]", block)
+        for at, message in enumerate(messages)
+        for number, block in enumerate(message["content"] if isinstance(message["content"], list) else ())
+        if block["type"] == "compaction" and block.get("content") is not None
+    ]
+    if any(block.get("signature") for _, block in said):
+        for field, _ in [one for one in said if one[0] != "messages[0].content[0]"]:
+            _refuse("a signed compaction must come first, in place of what it stands for, and alone", field)
+
+
 def _order(messages: Sequence[Mapping[str, Json]], model: Claude) -> None:
-    if messages[0]["role"] != "user":
+    _compactions(messages)
+    if messages[0]["role"] != "user" and not _block_of(messages[0], 0, "compaction"):
         _refuse("the first message must be the user's", "messages[0].role")
     for at, message in enumerate(messages):
         if message["role"] != "system":
@@ -194,7 +208,7 @@ def _order(messages: Sequence[Mapping[str, Json]], model: Claude) -> None:
         ]:
             _refuse("a system message must stand between the user and the assistant, or be last", field)
     last = messages[-1]
-    if last["role"] != "assistant":
+    if last["role"] != "assistant" or _block_of(last, -1, "compaction"):
         return
     field = f"messages[{len(messages) - 1}]"
     if not model.prefill:
@@ -210,6 +224,12 @@ def _order(messages: Sequence[Mapping[str, Json]], model: Claude) -> None:
         content = text_of(content[-1:])
     if content != content.rstrip():
         _refuse("an answer to go on with must not end in white space", f"{field}.content")
+
+
+def _block_of(message: Mapping[str, Json], at: int, kind: str) -> bool:
+    """Return whether a block of a message is of a kind."""
+    content = message["content"]
+    return isinstance(content, list) and content[at]["type"] == kind
 
 
 def _pairs(messages: Sequence[Mapping[str, Json]]) -> None:

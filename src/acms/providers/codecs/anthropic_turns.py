@@ -13,7 +13,7 @@ from acms.prompt_types import PromptMessage
 from acms.providers.codecs import anthropic_blocks
 from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap
 
-__all__ = ["BEGINNING", "Arranged", "SentMessage", "arrange", "speaker_name"]
+__all__ = ["BEGINNING", "Arranged", "Arranging", "SentMessage", "arrange", "speaker_name"]
 
 BEGINNING = "(The beginning of the conversation is not shown.)"
 """What the user says when the first message shown is the assistant's: the first turn must be the user's."""
@@ -37,6 +37,8 @@ FOREIGN = "items of other vendors are left out"
 MISFITS = "parts that a role cannot have are left out"
 CALLS = "tool calls are moved to the end of their message: nothing may follow them there"
 BEGUN = "a message of the user is put before a conversation that begins with the assistant"
+FIRST = "a compaction is put in front of the messages: it stands for what came before them"
+NEWER = "of several compactions only the newest is sent: it stands for the others too"
 ENDS = "white space at the end of the last answer is left out"
 
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
@@ -95,27 +97,37 @@ class Arranged(NamedTuple):
     notes: tuple[str, ...]
 
 
-def arrange(messages: Sequence[PromptMessage], *, system: bool, reasoning: bool) -> Arranged:
+def arrange(
+    messages: Sequence[PromptMessage], *, system: bool, reasoning: bool, cited: bool = False
+) -> Arranged:
     """Return the turns of a prompt.
 
-    `system` says whether the model takes system messages later on, `reasoning` whether signed reasoning is sent back.
+    `system` says whether the model takes system messages later on, `reasoning` whether signed reasoning is sent back,
+    `cited` whether each passage that was recalled is a part by itself.
     """
-    return _Arranging(system, reasoning).of(messages)
+    return Arranging(system, reasoning, cited).of(messages)
 
 
-class _Arranging:
-    def __init__(self, system: bool, reasoning: bool) -> None:
+class Arranging:
+    """Makes turns of messages; what another format takes otherwise, its own arranging overrides."""
+
+    def __init__(self, system: bool, reasoning: bool, cited: bool) -> None:
         self._system = system
+        self._cited = cited
         self._reasoning = reasoning
         self._turns: list[_Turn] = []
         self._waiting: dict[str, list[tuple[str | None, _Turn, _Call]]] = {}
         self._notes: dict[str, None] = {}
+        #: The compaction that all other messages follow, and its sources.
+        self._first: tuple[SentPart, tuple[str, ...]] | None = None
 
     def of(self, messages: Sequence[PromptMessage]) -> Arranged:
+        """Return the turns of a prompt; once."""
         for index, message in enumerate(messages):
             self._add(index, message)
         self._trim()
         self._place()
+        self._begin()
         self._name()
         return Arranged(tuple(self._sent_messages()), tuple(self._notes))
 
@@ -133,13 +145,13 @@ class _Arranging:
         name = speaker_name(message)
         turn: _Turn | None = None
         made: list[tuple[str, _Turn, _Call]] = []
-        for one in message.parts:
+        for one in self._parts(message):
             if isinstance(one, ToolResult):
                 self._answer(one, index, message)
                 turn = None
                 continue
             part = self._part(one, role)
-            if part is None:
+            if part is None or (isinstance(part, Raw) and self._comes_first(part, index, message)):
                 continue
             if turn is None or turn is not self._turns[-1]:
                 turn = self._turn(role, message)
@@ -157,6 +169,27 @@ class _Arranging:
                 turn.shown.append(SentPart(part, index))
         for id_, turn, call in reversed(made):  # of two with one id in a message the first is answered first
             self._waiting.setdefault(id_, []).append((message.group, turn, call))
+
+    def _parts(self, message: PromptMessage) -> Sequence[Part]:
+        """Return the parts of a message, with each recalled passage by itself where these are cited."""
+        if not self._cited or message.role is not Role.USER:
+            return message.parts
+        return [each for one in message.parts for each in anthropic_blocks.passages(one) or (one,)]
+
+    def _comes_first(self, part: Raw, index: int, message: PromptMessage) -> bool:
+        """Return whether an item is a compaction that has to come first, which is remembered.
+
+        It is signed, or of a log, where what it stands for is left out and other things may stand in front of it.
+        """
+        signed = anthropic_blocks.comes_first(part)
+        if signed is None or not (signed or message.sources):
+            return False
+        if self._first is not None:
+            self._notes[NEWER] = None
+        elif any(turn.role is not Role.SYSTEM for turn in self._turns):
+            self._notes[FIRST] = None
+        self._first = SentPart(part, index), message.sources
+        return True
 
     def _turn(self, role: Role, message: PromptMessage) -> _Turn:
         """Return the turn that goes on, or begin one.
@@ -230,11 +263,15 @@ class _Arranging:
 
     def _media(self, one: Media, role: Role) -> Part:
         """Return media as a user can show it, else a mention of it."""
-        media = anthropic_blocks.sendable(one) if role is Role.USER else None
+        media = self._sendable(one) if role is Role.USER else None
         if media is not None:
             return media
         self._notes[MEDIA] = None
         return Text(anthropic_blocks.mention(one))
+
+    def _sendable(self, one: Media) -> Media | None:
+        """Return media as the provider can fetch or hold them; None when it cannot."""
+        return anthropic_blocks.sendable(one)
 
     def _call(self, one: ToolCall) -> ToolCall:
         """Return a call with arguments that are an object."""
@@ -268,11 +305,12 @@ class _Arranging:
 
     def _trim_turn(self, turn: _Turn, *, open_: bool) -> None:
         shown = turn.shown
+        if self._first is not None and any(map(_compacts, shown)):
+            self._notes[NEWER] = None
+            shown = [one for one in shown if not _compacts(one)]
         before = len(shown)
         first = next((one for one in shown if not isinstance(one.part, Raw) or _thinks(one)), None)
-        if open_:
-            shown = [one for one in shown if not isinstance(one.part, Reasoning | Raw)]
-        elif first is not None and not _thinks(first):
+        if open_ or (first is not None and not _thinks(first)):
             shown = [one for one in shown if not _thinks(one)]
         while shown and not turn.calls and _thinks(shown[-1]):
             shown.pop()
@@ -298,12 +336,27 @@ class _Arranging:
                 last.sources.update(turn.sources)
             else:
                 found.append(turn)
+        self._turns = found
+
+    def _begin(self) -> None:
+        """Let a conversation begin as it may: with a compaction, else with the user."""
+        found = self._turns
         at = 1 if found and found[0].role is Role.SYSTEM else 0
-        if len(found) > at and found[at].role is Role.ASSISTANT:
+        if self._first is not None:
+            first, sources = self._first
+            first = first._replace(at=_first(found[at]) if len(found) > at else first.at)
+            if len(found) == at or found[at].role is not Role.ASSISTANT:
+                found.insert(at, _Turn(Role.ASSISTANT))
+            found[at].shown.insert(0, first)
+            found[at].sources = {**dict.fromkeys(sources), **found[at].sources}
+        elif (
+            len(found) > at
+            and found[at].role is Role.ASSISTANT
+            and not any(map(_compacts, found[at].shown[:1]))
+        ):
             self._notes[BEGUN] = None
             opening = SentPart(Text(BEGINNING), _first(found[at]))
             found.insert(at, _Turn(Role.USER, [opening]))
-        self._turns = found
 
     def _may_stand(self, before: Sequence[_Turn], at: int) -> bool:
         """Whether a system message is taken: behind one of the user, and before one of the assistant or last."""
@@ -375,6 +428,11 @@ def _unused(id_: str, taken: dict[str, int]) -> str:
     taken[fit] = max(number, 1)
     taken.setdefault(found, 1)
     return found
+
+
+def _compacts(one: SentPart) -> bool:
+    """Return whether a part is a compaction that says something."""
+    return isinstance(one.part, Raw) and anthropic_blocks.comes_first(one.part) is not None
 
 
 def _first(turn: _Turn) -> int:

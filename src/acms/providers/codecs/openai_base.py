@@ -116,6 +116,7 @@ class OpenAICodec(ABC):
     name: str
     id_chars: int
     vendors: tuple[str, ...]
+    search_results = False
     #: Whether the counting recipe is about this API.
     recipe: bool
 

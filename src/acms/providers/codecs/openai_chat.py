@@ -53,7 +53,7 @@ class OpenAIChat(OpenAICodec):
 
     name = "openai-chat"
     id_chars = 40
-    vendors = ("openai-chat",)
+    vendors: tuple[str, ...] = ("openai-chat",)
     recipe = True
 
     def _named(self, message: PromptMessage) -> bool:

@@ -45,7 +45,7 @@ class OpenAIResponses(OpenAICodec):
 
     name = "openai-responses"
     id_chars = 64
-    vendors = (_VENDOR, "openai")
+    vendors: tuple[str, ...] = (_VENDOR, "openai")
     recipe = False
 
     def _named(self, message: PromptMessage) -> bool:

@@ -90,6 +90,8 @@ class ReplaceBody(Body):
     """What a message should have said."""
 
     content: str
+    #: Of the text that is corrected, in hex: refused when it says something else by now.
+    sha256: Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")] | None = None
 
 
 @operations(
@@ -104,13 +106,14 @@ async def replace_entry(call: Call[None, ReplaceBody]) -> Reply:
     """Correct the text of a message; the answer is the new entry.
 
     The correction is read at the old place; earlier versions read as before. Facts that were made from the old text
-    are retired. 410 when the message was retracted or its content is gone.
+    are retired. 412 when `sha256` is not that of the text as it is now; 410 when the message was retracted or its
+    content is gone.
     """
     content, most = call.body.content, call.config.limits.message_bytes
     if (size := len(content.encode("utf-8", "surrogatepass"))) > most:
         raise TooLargeError(f"has {size} bytes, the limit is {most}", field="content")
     session = await call.tenant.session(call.path["context_id"])
-    made = await session.replace(call.path["entry_id"], content)
+    made = await session.replace(call.path["entry_id"], content, sha256=call.body.sha256)
     return Reply(body={"data": await _whole_entry(call, made)})
 
 

@@ -111,7 +111,9 @@ _NAMES = {to_camel(name): name for name in foreign.FIELDS}
 def _whose(sent: Any) -> str:
     """Return whether a message is one of ours, or a provider's as it is."""
     theirs = isinstance(sent, Mapping) and (
-        not sent.keys().isdisjoint(_MORE) or ("role" in sent and not isinstance(sent.get("content", ""), str))
+        not sent.keys().isdisjoint(_MORE)
+        or ("role" in sent and not isinstance(sent.get("content", ""), str))
+        or foreign.of_gemini(sent)
     )
     return "[theirs]" if theirs else "[ours]"
 
@@ -125,7 +127,7 @@ Sent = Annotated[
     Discriminator(_whose),
     Field(json_schema_extra=_either),
 ]
-"""A message of ours, or one of Chat Completions, an item of Responses or a message of Anthropic, as it is."""
+"""A message of ours, or one of Chat Completions, an item of Responses, a message of Anthropic or Gemini, as it is."""
 
 
 class AppendBody(Body):

@@ -55,7 +55,7 @@ class HintPart(Body):
 class PromptBody(Body):
     """What a prompt is made of; its parts stand in this order, what is recalled before the newest of the user."""
 
-    codec: Literal["openai-chat", "openai-responses", "anthropic"] = "openai-chat"
+    codec: Literal["openai-chat", "openai-responses", "anthropic", "gemini"] = "openai-chat"
     #: Which model it is counted for; a current one of the format when it is left out.
     model: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     #: Tokens of the whole request, tools and framing included.

@@ -1,0 +1,236 @@
+"""Compactions that a provider made: kept as summaries of what stood before them, and sent back word for word.
+
+A summary that says in words what it stands for takes its place for every reader. One that only its provider can read
+hides nothing: prompts for that provider begin with it, everybody else goes on reading what was said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from acms.compaction import span
+from acms.log import in_force, read, trust
+from acms.log.compacted import REDACTED, compaction
+from acms.log.foreign import AS_GIVEN
+from acms.log.validation import canonical_text
+from acms.model import ANY, Draft, Entry, Head, Json, Kind, Origin, Part, Privacy, Raw, Seen, Text
+from acms.nouns import episode_id
+from acms.observability.events import Compacted
+from acms.observability.logging import log, tell
+from acms.privacy.modes import strictest
+from acms.results import Lost, MessageReceipt
+from acms.session_state import SharedSession
+from acms.write.episodes import Tail
+from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
+
+__all__ = ["holds", "ingest"]
+
+KEY = ":compaction"
+"""Behind the key of a message: the key of the summary that came with it."""
+
+Stored = Callable[[str, Delivered, int], Awaitable[list[MessageReceipt]]]
+
+
+class _Batch(NamedTuple):
+    """What is appended together: a compaction, and the messages behind it."""
+
+    #: The message that holds a compaction, its items up to that, and the message without them; None: there is none.
+    given: Draft | None = None
+    items: tuple[Raw, ...] = ()
+    rest: Draft | None = None
+    following: tuple[Draft, ...] = ()
+
+
+def holds(drafts: Sequence[Draft]) -> bool:
+    """Return whether one of some messages holds a compaction."""
+    return any(compaction(part) is not None for draft in drafts for part in draft.parts)
+
+
+async def ingest(
+    shared: SharedSession, writer: Writer, drafts: Sequence[Draft], seen: Seen, stored: Stored
+) -> list[MessageReceipt]:
+    """Append messages, and each compaction among them as a summary of all that is in force before it.
+
+    Instructions and an unfinished tool group are not covered. Each compaction is one append with what follows it up to
+    the next one: repeat the call with its keys when it fails between two. A summary has a receipt as messages have,
+    with the position of the message before it; one that has nothing to stand for stays a part of its message.
+    """
+    context = await shared.ensure()
+    receipts: list[MessageReceipt] = []
+    for batch in _batches(drafts, shared):
+        made, delivered = await _append(shared, writer, context, batch, seen)
+        seen = ANY
+        if made is not None:
+            receipts.append(_receipt(context, made, delivered))
+            _tell(shared, context, made, delivered)
+        receipts += await stored(context, delivered, 0 if made is None else 1)
+    return receipts
+
+
+def _batches(drafts: Sequence[Draft], shared: SharedSession) -> list[_Batch]:
+    """Divide messages at their compactions."""
+    found = [_Batch()]
+    for draft in drafts:
+        places = [place for place, part in enumerate(draft.parts) if compaction(part) is not None]
+        if not places:
+            found[-1] = found[-1]._replace(following=(*found[-1].following, draft))
+            continue
+        items = tuple([part for part in draft.parts[: places[-1] + 1] if isinstance(part, Raw)])
+        found.append(_Batch(draft, items, _rest(draft, draft.parts[places[-1] + 1 :], shared)))
+    return [batch for batch in found if batch.given is not None or batch.following]
+
+
+def _rest(draft: Draft, parts: Sequence[Part], shared: SharedSession) -> Draft | None:
+    """Return a message without the compaction that it begins with; None when nothing else is in it."""
+    if all(isinstance(part, Raw) and part.vendor == AS_GIVEN for part in parts):
+        return None
+    text = canonical_text(parts)
+    return replace(draft, parts=tuple(parts), content=text, tokens=shared.counter.count(text))
+
+
+async def _append(
+    shared: SharedSession, writer: Writer, context: str, batch: _Batch, seen: Seen
+) -> tuple[Draft | None, Delivered]:
+    """Append a batch, decided again whenever something came first."""
+    while True:
+        head = await shared.storage.head(context)
+        made = (
+            None if batch.given is None else await _summary(shared, context, head, batch.given, batch.items)
+        )
+        first = batch.rest if made is not None else batch.given
+        request = AppendRequest(
+            batch.following if first is None else (first, *batch.following),
+            shared.config.episodes,
+            shared.config.retry,
+            before=() if made is None else (made,),
+            at=head.version,
+            seen=seen,
+            rewrites=head.rewrites,
+            watch=shared.watch,
+            reflect=shared.reflects,
+        )
+        try:
+            delivered = await writer.post(context, request)
+        except Overtaken:
+            continue
+        assert delivered is not None
+        return made, delivered
+
+
+async def _summary(
+    shared: SharedSession, context: str, head: Head, given: Draft, items: tuple[Raw, ...]
+) -> Draft | None:
+    """Return the summary that a compaction is, of all that is in force; None when there is nothing."""
+    storage = shared.storage
+    text = compaction(items[-1]) or ""
+    made = replace(
+        given,
+        kind=Kind.SUMMARY,
+        role=None,
+        actor=None,
+        content=text,
+        parts=(Text(text), *items) if text else items,
+        tokens=shared.counter.count(text),
+        key=None if given.key is None else given.key + KEY,
+        origin=Origin.DERIVED,
+    )
+    if made.key is not None:
+        before = await storage.read(context, at=head.version, kinds=(Kind.SUMMARY,))
+        known = next((entry for entry in before if entry.key == made.key), None)
+        if known is not None:
+            return replace(made, replaces=known.replaces, covers=known.covers, data=known.data)
+        await shared.known.catch_up(storage, context)
+        if shared.known.under(given.key or "") is not None:
+            return None  # stored when there was nothing yet that it could stand for
+    cover = await read.cover_at(storage, context, head, head.version)
+    found = in_force.effective(await read.read_stretches(storage, context, cover, head.version), cover)
+    covered = _covered(found)
+    if not covered:
+        return None
+    said = await read.messages_behind(storage, context, head, covered)
+    spans = span.replaced(covered)
+    return replace(
+        made,
+        privacy=strictest(covered) if given.privacy is Privacy.ALLOW else given.privacy,
+        covers=(spans[0][0], spans[-1][1]),
+        replaces=spans,
+        data=await _data(shared, made, found, covered, said),
+    )
+
+
+def _covered(found: Sequence[Entry]) -> list[Entry]:
+    """Return what a provider's compaction stands for: all but what instructs, and a tool call that is still open."""
+    folded = in_force.units(found, whole=True)
+    closed = [entry for unit in folded.units if unit.complete for entry in unit.entries]
+    return [entry for entry in (*closed, *(one for one, _ in folded.hidden)) if not trust.instructs(entry)]
+
+
+async def _data(
+    shared: SharedSession,
+    made: Draft,
+    found: Sequence[Entry],
+    covered: Sequence[Entry],
+    said: Sequence[Entry],
+) -> dict[str, Json]:
+    """Return what is noted of a summary: what it took out of force and what it does not say, if it can be read."""
+    from acms.compaction.lost import lost  # it brings stemmers
+
+    gone = {entry.version for entry in covered}
+    before = sum(entry.tokens for entry in found)
+    taken = sum(entry.tokens for entry in covered) - made.tokens
+    missing = await asyncio.to_thread(lost, said, made.content) if made.content else Lost()
+    return {
+        "before": before,
+        "after": before - taken if made.content else before,
+        "preserved": sum(1 for entry in found if entry.kind is Kind.MESSAGE and entry.version not in gone),
+        "removed": len(covered),
+        "summarizer": _vendor(made),
+        "lost": {"counts": dict(missing.counts), "ids": list(missing.ids)},
+        trust.TRUST: trust.lowest(map(trust.of, said)).value,
+        in_force.ASKED: True,
+    }
+
+
+def _vendor(made: Draft) -> str:
+    last = made.parts[-1]
+    return last.vendor.removeprefix(REDACTED) if isinstance(last, Raw) else ""
+
+
+# ── what it became ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _receipt(context: str, made: Draft, delivered: Delivered) -> MessageReceipt:
+    receipt, start = delivered.receipt, delivered.start
+    behind = [position for position in receipt.positions[start:] if position is not None]
+    return MessageReceipt(
+        message_id=receipt.ids[start],
+        version=receipt.versions[0] + start,
+        position=behind[0] - 1 if behind else receipt.head.messages,
+        chain_hash=receipt.chains[start].hex(),
+        episode_id=episode_id(context, Tail.from_json(receipt.head.tail).episode),
+        tokens=made.tokens,
+        markers=(),
+        durability=receipt.durability,
+        repeated=receipt.repeated,
+    )
+
+
+def _tell(shared: SharedSession, context: str, made: Draft, delivered: Delivered) -> None:
+    if delivered.receipt.repeated or made.covers is None:
+        return
+    version = delivered.receipt.versions[0] + delivered.start
+    removed = made.data["removed"]
+    log(logging.INFO, "compacted", context=context, version=version, removed=removed)
+    event = Compacted(
+        context_id=context,
+        version=version,
+        first=made.covers[0],
+        last=made.covers[1],
+        tokens_before=int(made.data["before"]),
+        tokens_after=int(made.data["after"]),
+    )
+    tell(shared.config.on_event, event)

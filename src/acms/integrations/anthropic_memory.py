@@ -1,0 +1,250 @@
+"""Claude's memory tool (`memory_20250818`) on an ACMS log: files are messages, and every edit of a file is an entry.
+
+    memory = AsyncMemoryTool(ACMS("memory", storage, namespace="user:123"))
+    runner = client.beta.messages.tool_runner(model="claude-opus-5-5", max_tokens=2048, tools=[memory], messages=[…])
+
+A path is a view of the log: the message that names it in its metadata, as its newest edit reads. So history, past
+versions, undo, erasure and recall work on files too. Answers are worded as the tool's documentation has them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from anthropic.tools import BetaAbstractMemoryTool, BetaAsyncAbstractMemoryTool, ToolError
+
+from acms.errors import ConflictError, EntryNotFoundError, GoneError, ValidationError
+from acms.model import Entry, Raw, Text
+
+__all__ = ["PATH", "AsyncMemoryTool", "MemoryTool"]
+
+ROOT = "/memories"
+PATH = "memory_path"
+"""Name of the path in the metadata of a file: `recall(…, where={"metadata": {PATH: "/memories/a.md"}})`."""
+DEEP = 2
+"""Levels of a directory that are listed, and lines that are shown around an edit."""
+_FILE = Raw("acms-memory", "{}")
+"""Beside the text of a file, so that an empty one can be stored."""
+
+
+def _checked(path: object) -> str:
+    """Return a path of the tool in its one form; `ToolError` for one that is none, or leads out of the directory."""
+    plain = path.rstrip("/") if isinstance(path, str) else ""
+    if plain != ROOT and not plain.startswith(f"{ROOT}/"):
+        raise ToolError(f"Path must start with {ROOT}, got: {path}")
+    strange = any(step in ("", ".", "..") or not step.isprintable() for step in plain.split("/")[1:])
+    if strange or "\\" in plain or unquote(plain) != plain:
+        raise ToolError(f"Path {path} would escape {ROOT} directory")
+    return plain
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _numbered(lines: Sequence[str], first: int, last: int) -> str:
+    return "\n".join([f"{at:>6}\t{line}" for at, line in enumerate(lines[first - 1 : last], first)])
+
+
+def _listed(path: str, files: Mapping[str, Entry]) -> str:
+    """Return what a directory shows, with sizes; a directory has that of all that is in it."""
+    sizes = {path: 0}
+    for one, entry in sorted(files.items()):
+        steps = PurePosixPath(one).relative_to(path).parts
+        if any(step.startswith(".") or step == "node_modules" for step in steps):
+            continue
+        for depth in range(min(len(steps), DEEP) + 1):
+            name = "/".join([path, *steps[:depth]]) + ("/" if 0 < depth < len(steps) else "")
+            sizes[name] = sizes.get(name, 0) + len(entry.content.encode("utf-8", "surrogatepass"))
+    return "\n".join([f"{size / 1024:.1f}K\t{name}" for name, size in sizes.items()])
+
+
+class _Directory:
+    """The commands of the tool on the log of a session, or on a past version of it."""
+
+    def __init__(self, memory: Any) -> None:
+        self._memory = memory
+        #: Digest of what this tool last showed of a file, by its path.
+        self._shown: dict[str, str] = {}
+
+    async def answer(self, command: Any) -> str:
+        """Return what a command is answered; `ToolError` says why it did nothing."""
+        if command.command != "view" and not hasattr(self._memory, "replace"):
+            raise ToolError("Error: this is a past version of the memory, it can only be viewed")
+        path = _checked(command.old_path if command.command == "rename" else command.path)
+        does: dict[str, Callable[[], Coroutine[Any, Any, str]]] = {
+            "view": lambda: self._view(path, command.view_range),
+            "create": lambda: self._create(path, command.file_text),
+            "str_replace": lambda: self._str_replace(path, command.old_str, command.new_str),
+            "insert": lambda: self._insert(path, command.insert_line, command.insert_text),
+            "delete": lambda: self._delete(path),
+            "rename": lambda: self._rename(path, _checked(command.new_path)),
+        }
+        try:
+            return await does[command.command]()
+        except (ConflictError, GoneError, EntryNotFoundError) as error:
+            raise self._changed(path) from error
+        except ValidationError as error:
+            raise ToolError(f"Error: {error}") from error
+
+    def _changed(self, path: str) -> ToolError:
+        self._shown.pop(path, None)
+        return ToolError(f"Error: {path} was changed since you viewed it. View it again before you edit it.")
+
+    async def _files(self, under: str = ROOT) -> dict[str, Entry]:
+        """Return the file of a path, or those in that directory, by path; of two created at once the first."""
+        found: dict[str, Entry] = {}
+        for entry in await self._memory.entries():
+            path = str(entry.metadata.get(PATH, ""))
+            if path == under or path.startswith(f"{under}/"):
+                found.setdefault(path, entry)
+        return found
+
+    async def _view(self, path: str, lines: Sequence[int] | None) -> str:
+        files = await self._files(path)
+        if not files and path != ROOT:
+            raise ToolError(f"The path {path} does not exist. Please provide a valid path.")
+        if path not in files:
+            heading = f"Here're the files and directories up to {DEEP} levels deep in {path}"
+            return f"{heading}, excluding hidden items and node_modules:\n{_listed(path, files)}"
+        text = files[path].content
+        found = text.split("\n")
+        self._shown[path] = _digest(text)
+        first, last = lines if lines is not None and len(lines) == 2 else (1, -1)
+        shown = _numbered(found, max(1, first), len(found) if last == -1 else last)
+        return f"Here's the content of {path} with line numbers:\n{shown}"
+
+    async def _create(self, path: str, text: str, **noted: str) -> str:
+        above = {str(one) for one in PurePosixPath(path).parents}
+        if path == ROOT or await self._files(path) or not above.isdisjoint(await self._files()):
+            raise ToolError(f"Error: File {path} already exists")
+        parts = [Text(text), _FILE]
+        made = await self._memory.ingest(
+            "assistant", parts=parts, actor_id=path, metadata={**noted, PATH: path}
+        )
+        if (await self._files(path))[path].id != made:
+            await self._memory.retract(made, reason="created by two at once")
+            raise ToolError(f"Error: File {path} already exists")
+        self._shown[path] = _digest(text)
+        return f"File created successfully at: {path}"
+
+    async def _edit(self, path: str, change: Callable[[str], str]) -> list[str]:
+        """Replace the text of a file by what `change` makes of it, unless somebody else did; return its lines."""
+        entry = (await self._files(path)).get(path)
+        if entry is None:
+            raise ToolError(f"Error: The path {path} does not exist. Please provide a valid path.")
+        if self._shown.get(path) not in (None, _digest(entry.content)):
+            raise self._changed(path)
+        stored = (await self._memory.get(entry.id)).content  # what the model is shown of it may be redacted
+        await self._memory.replace(entry.id, change(stored), sha256=_digest(stored))
+        text = (await self._files(path))[path].content
+        self._shown[path] = _digest(text)
+        return text.split("\n")
+
+    async def _str_replace(self, path: str, old: str, new: str) -> str:
+        places: list[int] = []
+
+        def change(text: str) -> str:
+            pieces = text.split(old) if old else [text]
+            places.extend(old.join(pieces[:end]).count("\n") + 1 for end in range(1, len(pieces)))
+            if len(places) == 1:
+                return new.join(pieces)
+            why = f", old_str `{old}` did not appear verbatim in {path}."
+            if places:
+                at = ", ".join(map(str, places))
+                why = f". Multiple occurrences of old_str `{old}` in lines: {at}. Please ensure it is unique"
+            raise ToolError(f"No replacement was performed{why}")
+
+        lines, place = await self._edit(path, change), places[0]
+        shown = _numbered(lines, max(1, place - DEEP), place + new.count("\n") + DEEP)
+        return f"The memory file has been edited.\n{shown}"
+
+    async def _insert(self, path: str, line: int, new: str) -> str:
+        def change(text: str) -> str:
+            lines = text.removesuffix("\n").split("\n") if text else []
+            if not 0 <= line <= len(lines):
+                said = f"{line}. It should be within the range of lines of the file: [0, {len(lines)}]"
+                raise ToolError(f"Error: Invalid `insert_line` parameter: {said}")
+            return "\n".join([*lines[:line], new.rstrip("\n"), *lines[line:]]).removesuffix("\n") + "\n"
+
+        await self._edit(path, change)
+        return f"The file {path} has been edited."
+
+    async def _delete(self, path: str) -> str:
+        if path == ROOT:
+            raise ToolError(f"Error: Cannot delete the {ROOT} directory itself")
+        await self._take_back(await self._files(path), path, "deleted")
+        return f"Successfully deleted {path}"
+
+    async def _rename(self, old: str, new: str) -> str:
+        """Move files, each written at its new path before the old one is taken back: nothing is lost in between."""
+        moved = await self._files(old)
+        if moved and (new.startswith(f"{old}/") or await self._files(new)):
+            raise ToolError(f"Error: The destination {new} already exists")
+        for path, entry in moved.items():
+            stored = (await self._memory.get(entry.id)).content
+            await self._create(new + path[len(old) :], stored, renamed_from=entry.id)
+        await self._take_back(moved, old, "renamed")
+        return f"Successfully renamed {old} to {new}"
+
+    async def _take_back(self, files: Mapping[str, Entry], path: str, reason: str) -> None:
+        """Put files out of force with all their edits: what was written first goes, and takes them along."""
+        if not files:
+            raise ToolError(f"Error: The path {path} does not exist")
+        for one, entry in files.items():
+            while entry.replaces:
+                entry = await self._memory.get(entry.sources[0])
+            await self._memory.retract(entry.id, reason=reason)
+            self._shown.pop(one, None)
+
+
+class AsyncMemoryTool(BetaAsyncAbstractMemoryTool):
+    """The tool for `AsyncAnthropic`: the files are messages of `memory`, a session of its own that is not compacted.
+
+    `memory` is an `ACMS`, or a view such as `session.at(12)`, which is only viewed. Recalls of its namespace find it.
+    What somebody else changed since this tool showed it is not edited: the answer says so.
+    """
+
+    def __init__(self, memory: Any, *, cache_control: Any = None) -> None:
+        super().__init__(cache_control=cache_control)
+        self._directory = _Directory(memory)
+
+    async def _answer(self, command: Any) -> str:
+        return await self._directory.answer(command)
+
+    view = create = str_replace = insert = delete = rename = _answer
+
+
+class _Blocking(NamedTuple):
+    """A session of blocking code, whose verbs are awaited and never wait."""
+
+    memory: Any
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        verb = getattr(self.memory, name)
+
+        async def call(*args: Any, **more: Any) -> Any:
+            return verb(*args, **more)
+
+        return call
+
+
+class MemoryTool(BetaAbstractMemoryTool):
+    """The same for `Anthropic`: `memory` is an `acms.sync.ACMS`, or a view of one."""
+
+    def __init__(self, memory: Any, *, cache_control: Any = None) -> None:
+        super().__init__(cache_control=cache_control)
+        self._directory = _Directory(_Blocking(memory))
+
+    def _answer(self, command: Any) -> str:
+        try:
+            self._directory.answer(command).send(None)
+        except StopIteration as done:
+            return done.value
+        raise AssertionError("a blocking session never waits")
+
+    view = create = str_replace = insert = delete = rename = _answer

@@ -1,0 +1,81 @@
+"""Contents of Gemini, of the user and the model, read as messages of a log, in either spelling of its SDK."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from acms.log import validation
+from acms.log.inline_media import Place, kept, referred
+from acms.model import Json, Part, Raw, Reasoning, Text, ToolResult
+
+__all__ = ["SIGNATURE", "VENDOR", "read"]
+
+VENDOR = "gemini"
+SIGNATURE = "thoughtSignature"
+"""What a `Raw` part of Gemini holds: opaque, and for the part behind it."""
+
+
+def read(message: Mapping[str, Any], place: Place, dump: Any) -> tuple[list[ToolResult], list[Part]]:
+    """Return the answers to calls that a content holds, and its other parts."""
+    answers: list[ToolResult] = []
+    parts: list[Part] = []
+    seen = Counter[str]()
+    for index, one in enumerate(message["parts"]):
+        at = place.at(f"[{index}]")
+        held = _of(one, "thought_signature")
+        if held:
+            text = b64encode(held).decode() if isinstance(held, bytes) else at.at(SIGNATURE).text(held)
+            parts.append(Raw(VENDOR, dump({SIGNATURE: text})))
+        call, answer = _of(one, "function_call"), _of(one, "function_response")
+        if isinstance(call, Mapping):
+            given = {
+                "id": _id(call, seen, "call"),
+                "name": call.get("name"),
+                "arguments": call.get("args") or {},
+            }
+            parts.append(validation.call(given, at.field))
+        elif isinstance(answer, Mapping):
+            answers.append(_answer(answer, _id(answer, seen, "answer"), at, dump))
+        else:
+            parts += _spoken(one, at, dump)
+    return answers, parts
+
+
+def _of(one: Mapping[str, Any], name: str) -> Any:
+    """Return a field, which the API spells in camel case."""
+    head, *rest = name.split("_")
+    return one.get(name, one.get(head + "".join([word.capitalize() for word in rest])))
+
+
+def _id(one: Mapping[str, Any], seen: Counter[str], kind: str) -> str:
+    """Return the id of a call; where the API gave none, its name and which of that name it is in its content."""
+    name = str(one.get("name"))
+    seen[kind + name] += 1
+    return str(one.get("id") or f"call_{name}_{seen[kind + name]}")
+
+
+def _answer(one: Mapping[str, Any], id: str, place: Place, dump: Any) -> ToolResult:
+    response = one.get("response") or {}
+    failed = isinstance(response, Mapping) and "error" in response
+    said: Json = response
+    if isinstance(response, Mapping) and len(response) == 1:
+        said = response.get("error" if failed else "output", response)
+    return ToolResult(place.at("id").name(id), said if isinstance(said, str) else dump(said), failed)
+
+
+def _spoken(one: Mapping[str, Any], place: Place, dump: Any) -> Sequence[Part]:
+    text, inline, file = _of(one, "text"), _of(one, "inline_data"), _of(one, "file_data")
+    if isinstance(text, str):
+        said = place.at("text").text(text)
+        return [Reasoning(said)] if one.get("thought") else [Text(said)] if said else []
+    if isinstance(inline, Mapping):
+        data = inline.get("data")
+        written = b64encode(data).decode() if isinstance(data, bytes) else data
+        return [kept(written, str(_of(inline, "mime_type") or "*/*"), place.at("inlineData"))]
+    if isinstance(file, Mapping):
+        return [referred(_of(file, "file_uri"), str(_of(file, "mime_type") or "*/*"), place.at("fileData"))]
+    rest = {name: value for name, value in one.items() if name not in (SIGNATURE, "thought_signature")}
+    return [Raw(VENDOR, dump(rest))] if any(rest.values()) else []

@@ -1,0 +1,366 @@
+"""The format of Gemini's `generateContent`: contents of the user and the model, with parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from acms.errors import PayloadError, ValidationError
+from acms.log import validation
+from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.ports import TokenCounter
+from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
+from acms.providers.codecs import anthropic_blocks as blocks
+from acms.providers.codecs.answers import of
+from acms.providers.codecs.anthropic_turns import (
+    BEGINNING,
+    FOREIGN,
+    Arranged,
+    Arranging,
+    SentMessage,
+    speaker_name,
+)
+from acms.providers.codecs.calibration import Calibration
+from acms.providers.codecs.framing import thawed
+from acms.providers.tokens import default_counter
+from acms.text.chat_messages import NO_RESULT
+
+__all__ = ["Gemini"]
+
+ESTIMATE = 2.0
+"""Tokens of Gemini for each of o200k_base, until there are reports. Its tokenizer is not public offline, so this is an
+estimate on the safe side and was measured on nothing."""
+PRIMER = 8
+TOOLS = 200
+"""Tokens that tools are taken to bring along besides their declarations: not published."""
+IMAGE = 4_128
+"""Tokens of media that state none: sixteen tiles of 258, as an image of 3,072 by 3,072 pixels has."""
+
+VENDOR = "gemini"
+SIGNATURE = "thoughtSignature"
+REASONING = "reasoning is left out: what the model needs of it lies in its thought signatures"
+
+_DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=]+)\Z")
+_FILE = re.compile(r"gs://|https://generativelanguage\.googleapis\.com/")
+_SYSTEM = frozenset((Role.SYSTEM, Role.DEVELOPER))
+
+
+class _Turns(Arranging):
+    """Turns as Gemini takes them: no system message later on, and signatures in place of signed reasoning."""
+
+    def __init__(self) -> None:
+        super().__init__(system=False, reasoning=False, cited=False)
+
+    def _part(self, one: Part, role: Role) -> Part | None:
+        if isinstance(one, Reasoning):
+            self._notes[REASONING] = None
+            return None
+        if isinstance(one, Raw):
+            held = signature(one) if role is Role.ASSISTANT else None
+            if held is None:
+                self._notes[FOREIGN] = None
+            return None if held is None else signed(held)
+        return super()._part(one, role)
+
+    def _sendable(self, one: Media) -> Media | None:
+        return sendable(one)
+
+
+def signature(raw: Raw) -> str | None:
+    """Return the thought signature that an item of Gemini holds, for the part behind it; None for another item."""
+    if raw.vendor != VENDOR:
+        return None
+    match blocks.loaded(raw.json):
+        case {"thoughtSignature": str(found), **more} if found and not more:
+            return found
+        case _:
+            return None
+
+
+def signed(found: str) -> Raw:
+    """Return a thought signature as it is kept in front of the part that carries it."""
+    return Raw(VENDOR, blocks.dump({SIGNATURE: found}))
+
+
+def sendable(media: Media) -> Media | None:
+    """Return media as a part can hold them: inline, or a file of the provider's; None for others."""
+    inline = _DATA.match(media.ref)
+    if inline:
+        return media if media.mime == inline[1] else Media(inline[1], media.ref, media.sha256, media.tokens)
+    return media if _FILE.match(media.ref) and not media.mime.endswith("*") else None
+
+
+class Gemini:
+    """Prompts for Gemini, as arguments of `client.models.generate_content` of google-genai: `contents` and `config`.
+
+    Leading messages of the system and the developer become the system instruction, a later one is told by the user,
+    marked as a reminder. Answers follow their calls in a content of their own. A thought signature is a `Raw` part of
+    the vendor "gemini", `{"thoughtSignature": …}`, in front of the part that carries it; it is sent back as it came.
+
+    The tokenizer is not public offline. Raw tokens are those of o200k_base and of a cautious frame, and a budget is
+    compared with their bound by `calibration`, which begins with an estimate, twice as many, and learns from `usage`.
+    Media cost what they state, else what a large image does: state it for audio and video.
+    """
+
+    name = "gemini"
+    vendors: tuple[str, ...] = (VENDOR,)
+    search_results = False
+    marks_only = implicit_mark = binds_reasoning = False
+    #: What the provider charges for reads from its prompt cache; writing to it is free.
+    rates = CacheRates(cached=0.1, write=1.0, long=1.0)
+
+    def __init__(self, model: str, *, calibration: Calibration | None = None, margin: float = 0.02) -> None:
+        self.model = validation.name(model, "model")
+        self.counter: TokenCounter = default_counter()
+        #: What was learnt of this model's counts; keep its `state` to go on with it.
+        self.calibration = calibration or Calibration(ESTIMATE, margin=margin)
+        self._sizes = blocks.Sizes()
+        self._prices = blocks.Prices(self.counter, image=IMAGE, sizes=self._sizes)
+        self._beginning = self._prices.text(BEGINNING)
+
+    # ── what is sent ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
+        """Return the messages as the provider can have them."""
+        return tuple([message for one in self._arranged(messages).said for message in one.messages()])
+
+    def notes(self, messages: Sequence[PromptMessage]) -> tuple[str, ...]:
+        """Return what `normal` changes about the messages, in words, each kind of change once."""
+        return self._arranged(messages).notes
+
+    def _arranged(self, messages: Sequence[PromptMessage]) -> Arranged:
+        return _Turns().of(messages)
+
+    def render(
+        self,
+        messages: Sequence[PromptMessage],
+        *,
+        tools: Sequence[Tool] = (),
+        marks: Sequence[CacheMark] = (),
+    ) -> dict[str, Json]:
+        """Return `contents` and `config`: system instruction and tools; the provider caches prefixes without marks.
+
+        `PayloadError` when the provider would refuse it: nothing that the user or the model says.
+        """
+        said = list(self._arranged(messages).said)
+        config: dict[str, Json] = {}
+        if said and said[0].role is Role.SYSTEM:
+            config["systemInstruction"] = {"parts": self._parts(said.pop(0).messages().__next__(), {})}
+        if tools:
+            config["tools"] = [{"functionDeclarations": [_declared(tool) for tool in tools]}]
+        payload: dict[str, Json] = {"contents": self._contents(said)}
+        if config:
+            payload["config"] = config
+        self.check(payload)
+        return payload
+
+    def _contents(self, said: Sequence[SentMessage]) -> list[Json]:
+        names: dict[str, str] = {}
+        found: list[Json] = []
+        for message in (message for turn in said for message in turn.messages()):
+            role = "model" if message.role is Role.ASSISTANT else "user"
+            found.append({"role": role, "parts": self._parts(message, names)})
+        return found
+
+    def _parts(self, message: PromptMessage, names: dict[str, str]) -> list[Json]:
+        """Write the parts of a message; `names` has those of the tools by the ids of their calls."""
+        found: list[dict[str, Json]] = []
+        carried: dict[str, Json] = {}
+        for part in message.parts:
+            held = signature(part) if isinstance(part, Raw) else None
+            if held is not None:
+                if carried:
+                    found.append({"text": "", **carried})
+                carried = {SIGNATURE: held}
+                continue
+            if isinstance(part, ToolCall):
+                names[part.call_id] = part.name
+            if isinstance(part, Media):
+                self._sizes.state(part)
+            found.append({**_part(part, names), **carried})
+            carried = {}
+        return [*found, {"text": "", **carried}] if carried else list(found)
+
+    def parse(self, payload: Mapping[str, Json]) -> tuple[PromptMessage, ...]:
+        """Return the messages of a payload in normal form, without sources; `PayloadError` for another format."""
+        self.check(payload)
+        found: list[PromptMessage] = []
+        system = payload.get("config", {}).get("systemInstruction")
+        if system:
+            found.append(PromptMessage(role=Role.SYSTEM, parts=tuple(_read(system["parts"]))))
+        for content in payload["contents"]:
+            parts = tuple(_read(content["parts"]))
+            role = Role.ASSISTANT if content["role"] == "model" else Role.USER
+            if any(isinstance(part, ToolResult) for part in parts):
+                role = Role.TOOL
+            found.append(PromptMessage(role=role, parts=parts))
+        return tuple(found)
+
+    def check(self, payload: Mapping[str, Json]) -> None:
+        """Raise `PayloadError` for what the API would refuse: shapes, roles, and calls without their answers."""
+        contents = payload.get("contents")
+        if not isinstance(contents, list) or not contents:
+            raise PayloadError(
+                "must be a list of contents, and not empty: give at least one message", field="contents"
+            )
+        waiting: list[str] = []
+        for at, content in enumerate(contents):
+            field = f"contents[{at}]"
+            if not isinstance(content, Mapping) or content.get("role") not in ("user", "model"):
+                raise PayloadError("must be a content of the user or the model", field=field)
+            parts = content.get("parts")
+            if not isinstance(parts, list) or not parts or not all(isinstance(one, Mapping) for one in parts):
+                raise PayloadError("must be a list of parts, and not empty", field=f"{field}.parts")
+            answered = [str(one["functionResponse"].get("id")) for one in parts if "functionResponse" in one]
+            if sorted(answered) != sorted(waiting):
+                raise PayloadError("every call must be answered by the next content, once", field=field)
+            waiting = [str(one["functionCall"].get("id")) for one in parts if "functionCall" in one]
+            if waiting and content["role"] != "model":
+                raise PayloadError("the user does not call tools", field=field)
+        if waiting:
+            raise PayloadError("every call must be answered by the next content", field="contents")
+        if contents[0]["role"] != "user":
+            raise PayloadError("the first content must be the user's", field="contents[0].role")
+
+    # ── what it costs ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def cost(self, message: PromptMessage) -> int:
+        """Return the raw tokens of one message; an upper bound where it has to be mapped."""
+        parts = message.parts
+        if message.tokens and len(parts) == 1 and message.counter == self.counter.name:
+            only = parts[0]
+            if isinstance(only, Text) and message.role not in _SYSTEM and message.name is None:
+                return message.tokens + blocks.BLOCK
+            if isinstance(only, ToolResult) and only.output != NO_RESULT:
+                return message.tokens + self._prices.result("")
+        total = sum([self._part_cost(part, message.role) for part in parts])
+        if total and message.role in _SYSTEM:
+            return total + self._prices.reminder * len(parts)
+        who = speaker_name(message)
+        return total + (self._prices.name(who) if total and who else 0)
+
+    def _part_cost(self, part: Part, role: Role) -> int:
+        prices = self._prices
+        match part:
+            case Text():
+                return prices.text(part.text)
+            case ToolResult():
+                return prices.result(part.output)
+            case ToolCall():
+                name, written = blocks.name(part.name), blocks.arguments(part.arguments)[1]
+                return prices.call(part.call_id, f"{name} {name}", written)
+            case Media():
+                media = sendable(part) if role in (Role.USER, Role.TOOL) else None
+                return prices.text(blocks.mention(part)) if media is None else prices.media(media)
+            case Raw():
+                held = signature(part) if role is Role.ASSISTANT else None
+                return 0 if held is None else prices.signed("", held)
+            case Reasoning():
+                return 0
+
+    def base(self, tools: Sequence[Tool] = ()) -> int:
+        """Return the raw tokens of everything that is no message, and of what may be said to begin with."""
+        return self._base([_declared(tool) for tool in tools]) + self._beginning
+
+    def _base(self, declared: Sequence[Json]) -> int:
+        cost = sum([blocks.TOOL + self.counter.count(blocks.dump(one)) for one in declared])
+        return PRIMER + (TOOLS + cost if declared else 0)
+
+    def count(self, payload: Mapping[str, Json]) -> Count:
+        """Count a payload from scratch; `tokens` are raw ones, the bound is what a budget is compared with."""
+        tools = payload.get("config", {}).get("tools", ())
+        raw = self._base([one for tool in tools for one in tool["functionDeclarations"]]) + self._beginning
+        for message in self.parse(payload):
+            if message.role is Role.USER and message.parts[0] == Text(BEGINNING):
+                raw -= self._beginning  # `base` has paid for it
+            raw += self.cost(message)
+        return Count(tokens=raw, exactness=Exactness.CALIBRATED, upper_bound=self.calibration.upper(raw))
+
+    def limit(self, budget: int) -> int:
+        """Return the most raw tokens whose upper bound is within a budget."""
+        return self.calibration.limit(budget)
+
+    def cached(self, tokens: int) -> int:
+        """Return how many tokens of an unchanged prefix are read from the cache: from 4,096 on, where all models do."""
+        return tokens if tokens >= 4_096 else 0
+
+    def diagnosed(self, payload: Mapping[str, Json], previous: str | None) -> dict[str, Json]:
+        """Return the payload as it was: the API does not say why its cache missed."""
+        return dict(payload)
+
+    def usage(self, usage: object) -> Usage:
+        """Read a response or its usage metadata, an SDK's object or a mapping; `ValidationError` when it is none."""
+        told = of(usage, "usage_metadata") or of(usage, "usageMetadata") or usage
+        total = _first(told, "prompt_token_count", "promptTokenCount")
+        cached = _first(told, "cached_content_token_count", "cachedContentTokenCount") or 0
+        if total is None:
+            raise ValidationError(
+                "has no prompt token count: pass the response, or its usage metadata", field="usage"
+            )
+        return Usage(input_tokens=total, cached_tokens=cached)
+
+    def observe(self, tokens: int, usage: Usage) -> None:
+        """Learn from a request of so many raw tokens how far counts can be relied on; nothing from a report of none."""
+        if tokens > 0 and usage.input_tokens > 0:
+            self.calibration.observe(tokens, usage.input_tokens)
+
+
+def _first(source: object, *names: str) -> int | None:
+    value = next((found for name in names if (found := of(source, name)) is not None), None)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        raise ValidationError("must be a number of tokens", field=f"usage.{names[0]}")
+    return value
+
+
+def _declared(tool: Tool) -> dict[str, Json]:
+    found: dict[str, Json] = {"name": tool.name}
+    if tool.description:
+        found["description"] = tool.description
+    return {**found, "parametersJsonSchema": thawed(tool.parameters)}
+
+
+def _part(one: Part, names: Mapping[str, str]) -> dict[str, Json]:
+    """Write a part in normal form."""
+    match one:
+        case ToolCall(call_id, name, arguments):
+            return {"functionCall": {"id": call_id, "name": name, "args": blocks.arguments(arguments)[0]}}
+        case ToolResult(call_id, output, failed):
+            response = {"error" if failed else "output": output}
+            return {
+                "functionResponse": {"id": call_id, "name": names.get(call_id, "tool"), "response": response}
+            }
+        case Media(mime, ref):
+            inline = _DATA.match(ref)
+            if inline:
+                return {"inlineData": {"mimeType": inline[1], "data": inline[2]}}
+            return {"fileData": {"mimeType": mime, "fileUri": ref}}
+        case Text(text):
+            return {"text": text}
+        case Raw() | Reasoning():  # a signature is carried by a part, and the normal form has no other
+            return {"text": ""}
+
+
+def _read(parts: Sequence[Mapping[str, Any]]) -> list[Part]:
+    found: list[Part] = []
+    for one in parts:
+        if SIGNATURE in one:
+            found.append(signed(one[SIGNATURE]))
+        match one:
+            case {"functionCall": {"id": call_id, "name": name, **more}}:
+                found.append(ToolCall(call_id, name, blocks.dump(more.get("args", {}))))
+            case {"functionResponse": {"id": call_id, "response": {"error": str(output)}}}:
+                found.append(ToolResult(call_id, output, True))
+            case {"functionResponse": {"id": call_id, "response": {"output": str(output)}}}:
+                found.append(ToolResult(call_id, output))
+            case {"inlineData": {"mimeType": mime, "data": data}}:
+                found.append(Media(mime, f"data:{mime};base64,{data}"))
+            case {"fileData": {"mimeType": mime, "fileUri": uri}}:
+                found.append(Media(mime, uri))
+            case {"text": ""}:
+                pass
+            case {"text": str(text)}:
+                found.append(Text(text))
+            case _:
+                raise PayloadError("is no part that a message of ACMS has", field="contents")
+    return found

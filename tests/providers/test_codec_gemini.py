@@ -1,0 +1,143 @@
+"""Gemini: contents go into a log and come back, signatures where they were, counts learn from what is reported."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from acms import ACMS, Raw, ToolCall, ValidationError, open_storage
+from acms.codecs import CacheRates, Exactness, Gemini, OpenAIChat, named
+from acms.errors import PayloadError
+from acms.prompt import Prompt
+from tests.providers import validators
+
+CODEC = Gemini("gemini-3-pro")
+CONTENTS: list[dict[str, Any]] = [
+    {"role": "user", "parts": [{"text": "Is flight AA100 on time?"}]},
+    {
+        "role": "model",
+        "parts": [
+            {"text": "I look it up.", "thought": True},
+            {
+                "functionCall": {"id": "c1", "name": "check_flight", "args": {"flight": "AA100"}},
+                "thoughtSignature": "c2lnIEE=",
+            },
+            {"functionCall": {"id": "c2", "name": "check_gate", "args": {}}},
+        ],
+    },
+    {
+        "role": "user",
+        "parts": [
+            {"functionResponse": {"id": "c1", "name": "check_flight", "response": {"output": "delayed"}}},
+            {"functionResponse": {"id": "c2", "name": "check_gate", "response": {"error": "no such gate"}}},
+        ],
+    },
+    {"role": "model", "parts": [{"text": "It is late.", "thoughtSignature": "c2lnIEI="}]},
+    {"role": "user", "parts": [{"text": "Book a taxi."}]},
+]
+
+
+async def logged(*contents: dict[str, Any]) -> ACMS:
+    session = ACMS("day", open_storage("memory://"), None)
+    for content in contents:
+        await session.ingest(content)
+    return session
+
+
+async def sent(session: ACMS, codec: Any = CODEC, budget: int = 4_000) -> Any:
+    rendered = await Prompt(codec).history(session).render(budget=budget)
+    assert rendered.tokens.upper_bound <= budget
+    return rendered.payload
+
+
+async def test_contents_come_back_with_their_signatures() -> None:
+    session = await logged(*CONTENTS)
+    payload = await sent(session)
+    validators.gemini(payload)
+    spoken = [dict(one, parts=[part for part in one["parts"] if not part.get("thought")]) for one in CONTENTS]
+    assert payload["contents"] == spoken
+    assert json.dumps(CODEC.parse(payload), default=str) == json.dumps(
+        CODEC.normal(CODEC.parse(payload)), default=str
+    )
+    other = json.dumps(await sent(session, OpenAIChat("gpt-5")))
+    assert "check_flight" in other
+    assert "c2lnIEE" not in other
+
+
+async def test_the_objects_of_the_sdk_and_calls_without_ids() -> None:
+    call = {
+        "role": "model",
+        "parts": [{"function_call": {"name": "f", "args": {}}, "thought_signature": b"sig"}] * 2,
+    }
+    answer = {"role": "user", "parts": [{"function_response": {"name": "f", "response": {"rows": 3}}}] * 2}
+    session = await logged({"role": "user", "parts": [{"text": "Go."}]}, call, answer)
+    first = (await session.entries())[1]
+    assert [part.call_id for part in first.parts if isinstance(part, ToolCall)] == ["call_f_1", "call_f_2"]
+    assert Raw("gemini", '{"thoughtSignature": "c2ln"}') in first.parts
+    contents = (await sent(session))["contents"]
+    assert [part["functionResponse"]["response"] for part in contents[2]["parts"]] == [
+        {"output": '{"rows": 3}'}
+    ] * 2
+    picture = {"role": "user", "parts": [{"fileData": {"mimeType": "image/png", "fileUri": "gs://b/a.png"}}]}
+    assert (await sent(await logged(picture), budget=10_000))["contents"] == [picture]
+    code = {"role": "model", "parts": [{"executableCode": {"code": "1+1", "language": "PYTHON"}}]}
+    kept = (await (await logged(code)).entries())[0].parts
+    assert [part.vendor for part in kept if isinstance(part, Raw)] == ["gemini"]
+
+
+async def test_system_text_leads_or_is_told_and_tools_are_declared() -> None:
+    tool = {"name": "f", "description": "Does it.", "parameters": {"type": "object", "properties": {}}}
+    prompt = (
+        Prompt(CODEC)
+        .system("Rules.")
+        .user("Go.")
+        .assistant("Yes.")
+        .system("Be quick.")
+        .user("And?")
+        .tools([tool])
+    )
+    rendered = await prompt.render(budget=4_000)
+    assert rendered.payload["config"]["systemInstruction"] == {"parts": [{"text": "Rules."}]}
+    assert rendered.payload["config"]["tools"][0]["functionDeclarations"][0]["name"] == "f"
+    assert "<system-reminder>" in rendered.payload["contents"][2]["parts"][0]["text"]
+    assert rendered.payload["contents"][-1]["parts"][-1] == {"text": "And?"}
+
+
+def test_what_the_api_refuses() -> None:
+    call = {"role": "model", "parts": [{"functionCall": {"id": "c", "name": "f", "args": {}}}]}
+    for contents, why in (
+        ([], "not empty"),
+        ([call], "answered by the next"),
+        ([CONTENTS[0], call, CONTENTS[0]], "answered by the next"),
+        ([{"role": "model", "parts": [{"text": "x"}]}], "the user's"),
+        ([{"role": "system", "parts": [{"text": "x"}]}], "user or the model"),
+        ([{"role": "user", "parts": []}], "not empty"),
+        ([{"role": "user", "parts": call["parts"]}], "does not call"),
+    ):
+        with pytest.raises(PayloadError, match=why):
+            CODEC.check({"contents": contents})
+    with pytest.raises(PayloadError, match="no part"):
+        CODEC.parse({"contents": [{"role": "user", "parts": [{"executableCode": {}}]}]})
+
+
+async def test_counts_begin_with_an_estimate_and_learn() -> None:
+    codec = named("gemini", "gemini-3-flash")
+    session = await logged(*CONTENTS)
+    rendered = await Prompt(codec).history(session).render(budget=4_000)
+    assert rendered.tokens.exactness is Exactness.CALIBRATED
+    assert rendered.tokens.upper_bound >= 2 * rendered.tokens.tokens
+    before = codec.limit(10_000)
+    told = SimpleNamespace(prompt_token_count=rendered.tokens.tokens, cached_content_token_count=3)
+    usage = codec.usage(SimpleNamespace(usage_metadata=told))
+    assert (usage.input_tokens, usage.cached_tokens) == (rendered.tokens.tokens, 3)
+    assert before <= 5_000
+    for _ in range(100):
+        codec.observe(8_000, codec.usage({"usageMetadata": {"promptTokenCount": 8_800}}))
+    assert 8_500 < codec.limit(10_000) < 9_100
+    with pytest.raises(ValidationError, match="prompt token count"):
+        codec.usage({"input_tokens": 3})
+    assert (codec.cached(4_095), codec.cached(5_000)) == (0, 5_000)
+    assert CODEC.rates == CacheRates(cached=0.1, write=1.0, long=1.0)
