@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -47,7 +47,7 @@ from acms.observability.operations import note, traced
 from acms.ports import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
 from acms.privacy.modes import stored_mode
 from acms.recall.planner import media_tokens
-from acms.results import Branch, Compaction, Erasure, IndexStats, Ledger, MessageReceipt, Synced
+from acms.results import Branch, Compaction, Erasure, IndexStats, Ledger, LogEvent, MessageReceipt, Synced
 from acms.session_state import SharedSession
 from acms.storage import handles, open_storage
 from acms.storage.sessions import described
@@ -695,6 +695,31 @@ class ACMS(View):
         if found.context != await self._known():
             raise GoneError(f"job {id} does not exist")
         return found
+
+    async def events(self, *, after: str | int = 0, follow: bool = True) -> AsyncGenerator[LogEvent]:
+        """Yield each entry appended behind a cursor and each change of a job, and go on as they happen.
+
+        `after` is the cursor of the last event that was handled, or a version: with 0 it begins at the start of the
+        log, with a version alone also with the jobs that are not finished. Entries come once each, in the order of
+        versions, whatever process appended them; what is private leaves as in `recall`, what was erased is blank. A
+        job comes as it stands, after what it appended. With `follow=False` it ends where the log does.
+
+        A log of another process is looked at once a second. `SessionNotFoundError` when the session does not exist or
+        is deleted meanwhile, `ValidationError` for a cursor behind the end of the log.
+        """
+        from acms.events.follow import Followed, start
+
+        shared = self._shared
+        context = await self._known()
+        cursor = await start(shared.storage, context, after)
+        followed = Followed(shared.storage, context, cursor, shared.stage, handle=shared.handle)
+        events = followed.events(follow=follow)
+        try:
+            async for event in events:
+                if event is not None:
+                    yield event
+        finally:
+            await events.aclose()
 
     async def undo(self, version: int) -> int:
         """Take back the summary, edit, fact or retraction at a version; what it replaced is in force again.

@@ -31,7 +31,7 @@ from tests.branches.test_exports import chatgpt
 
 COMMANDS = (
     "add", "at", "audit", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes", "erase",
-    "expand", "export", "facts", "fork", "history", "import", "inspect", "jobs", "log", "messages", "migrate",
+    "events", "expand", "export", "facts", "fork", "history", "import", "inspect", "jobs", "log", "messages", "migrate",
     "pin", "pins", "keys", "policy", "prompt", "recall", "reflect", "reindex",
     "render", "restore", "scan", "serve", "sessions", "state", "stats", "tag", "undo", "unpin",
     "unstate", "verify", "window", "witness", "worker",

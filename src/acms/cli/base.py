@@ -39,7 +39,7 @@ from acms.view import View
 
 GROUPS = {
     "Every day": "demo add recall window facts messages history sessions",
-    "What is in a session": "stats episodes log at diff reflect state unstate prompt render pin pins unpin",
+    "What is in a session": "stats episodes events log at diff reflect state unstate prompt render pin pins unpin",
     "Forks and summaries": "fork tag delete compact compactions expand undo policy",
     "Move, check and erase": "import export restore copy backup verify witness migrate reindex scan erase",
     "Run": "serve inspect keys audit worker jobs eval",

@@ -86,6 +86,7 @@ class ACMS(View, Block, Writes):
     index: IndexStats = read("index", "How the indexes of the storage handle are doing.")
 
     wait_pending = verb(_async.ACMS.wait_pending)
+    events = stepping(_async.ACMS.events)
 
     def at(self, version: int | str) -> View:
         """Return a read-only view of the session as if its log ended at a version, or at a tag."""
@@ -184,6 +185,8 @@ class RemoteSession(RemoteView, Block, Writes):
     last_receipt: MessageReceipt | None = read(
         "last_receipt", "What the last ingested message became; None before the first one."
     )
+
+    events = stepping(_client.RemoteSession.events)
 
     def at(self, version: int | str) -> RemoteView:
         """Return a read-only view of the session as if its log ended at a version, or at a tag."""

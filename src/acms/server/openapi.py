@@ -47,6 +47,7 @@ _PROBLEM: Mapping[str, Json] = {
 _HEADERS: Mapping[str, str] = {
     "Idempotency-Key": "Makes the request have its effect once, however often it is sent.",
     "If-Match": "The ETag that was last seen: refused with 412 when a message came after it.",
+    "Last-Event-ID": "The id of the last event that was handled; goes before `after`. A browser sends it by itself.",
     "Prefer": "`wait=n`: wait up to n seconds for the job to end (RFC 7240).",
 }
 _PATTERNS: Mapping[str, str] = {

@@ -18,6 +18,7 @@ from acms.server.auth import Gate
 from acms.server.config import ServerConfig
 from acms.server.keys import Keys
 from acms.server.metrics import Metrics
+from acms.server.streams import Streams
 from acms.server.tenants import OWN, Engine, Stores, working
 
 LOOK_SECONDS = 15.0
@@ -42,6 +43,7 @@ class Service:
         self.audit = Audit(self.stores)
         self.keys = Keys(self.stores, self.audit)
         self.gate = Gate(config, self.keys)
+        self.streams = Streams(config.limits.key_streams)
         #: The OpenAPI document.
         self.document = document
         #: Requests under way.
@@ -90,6 +92,7 @@ class Service:
 
     async def stop(self) -> None:
         """Wait for what is under way, for at most `grace_seconds`, give up the rest and close the stores."""
+        self.streams.end()
         try:
             async with asyncio.timeout(self.config.grace_seconds):
                 await self.idle.wait()
