@@ -14,6 +14,7 @@ from acms.jobs.worker import Handler, Outcome
 from acms.model import Lease
 from acms.ports import Embedder, Reflector, StorageBackend, Summarizer, TokenCounter
 from acms.storage import handles
+from acms.storage.outbox import WEBHOOK
 
 if TYPE_CHECKING:
     from acms.session_state import SharedSession
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
 
 def handlers_of(shared: SharedSession) -> Mapping[str, Handler]:
     """Return the handlers of the jobs that a session's process can do, by kind."""
-    return handlers(
+    found = handlers(
         shared.config,
         () if shared.summarizer is None else (shared.summarizer,),
         handles.shared(shared.handle).counters,
         reflectors=() if shared.reflector is None else (shared.reflector,),
         handle=shared.handle,
     )
+    # Whoever waits for the jobs of a session waits for no address that is not there for days.
+    return {kind: handler for kind, handler in found.items() if kind != WEBHOOK}
 
 
 async def catch_up(shared: SharedSession, context: str) -> None:
@@ -82,6 +85,7 @@ def handlers(
         "expire": _expire,
         **{compaction_kind(one): job.handler(config, one, known) for one in (None, *summarizers)},
         REFLECT: _offline(config, known, handle),
+        WEBHOOK: _delivering(),
         **{reflection_kind(one): _reflecting(config, one, known, handle) for one in reflectors},
     }
 
@@ -96,6 +100,20 @@ async def _expire(storage: StorageBackend, lease: Lease) -> Outcome:
     from acms.erasure.erase import expire
 
     return await expire(storage, lease)
+
+
+def _delivering() -> Handler:
+    """Return what delivers webhooks; it is loaded when the first one is there."""
+    made: list[Handler] = []
+
+    async def run(storage: StorageBackend, lease: Lease) -> Outcome:
+        if not made:
+            from acms.events.delivery import Delivery
+
+            made.append(Delivery())
+        return await made[0](storage, lease)
+
+    return run
 
 
 def _reflecting(

@@ -52,6 +52,7 @@ __all__ = [
     "Synced",
     "Tree",
     "Verdict",
+    "Webhook",
 ]
 
 
@@ -749,6 +750,19 @@ class Erasure:
     rewritten: tuple[str, ...] = ()
     #: Where no erasure reaches, as it knows the logs of one store, and what to do there.
     unreached: tuple[str, ...] = UNREACHED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """An address that is told what is appended to the logs of a tenant. Its secret is shown once, when it is added."""
+
+    id: str
+    url: str
+    #: Kinds of the entries that it is told of.
+    events: tuple[str, ...]
+    #: Whether it may lie in a private network, by plain HTTP: only who runs the service can allow that.
+    private: bool = False
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

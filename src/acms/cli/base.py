@@ -42,7 +42,7 @@ GROUPS = {
     "What is in a session": "stats episodes events log at diff reflect state unstate prompt render pin pins unpin",
     "Forks and summaries": "fork tag delete compact compactions expand undo policy",
     "Move, check and erase": "import export restore copy backup verify witness migrate reindex scan erase",
-    "Run": "serve inspect keys audit worker jobs eval",
+    "Run": "serve inspect keys audit webhook worker jobs eval",
 }
 """The commands as help lists them."""
 

@@ -9,7 +9,6 @@ from time import monotonic
 
 from acms.errors import ValidationError
 from acms.events.cursor import Cursor
-from acms.jobs.requests import WEBHOOK
 from acms.log.validation import PAGE
 from acms.model import UNFINISHED, Job, JobQuery
 from acms.ports import StorageBackend
@@ -17,6 +16,7 @@ from acms.privacy.stage import Stage
 from acms.results import LogEvent
 from acms.runtime.threads import off_loop
 from acms.storage import handles
+from acms.storage.outbox import WEBHOOK
 
 __all__ = ["Followed", "start"]
 

@@ -16,8 +16,6 @@ from acms.ports import StorageBackend, Summarizer
 COMPACT = "compact"
 REFLECT = "reflect"
 """Kinds of the jobs that every worker takes; one that needs a certain model adds its name."""
-WEBHOOK = "webhook"
-"""Kind of the jobs that deliver what was appended to a log."""
 OFFLINE = "OfflineReflector"
 """Class of the reflector that every worker has."""
 

@@ -12,9 +12,10 @@ import json
 import logging
 import re
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -159,6 +160,13 @@ class Endpoint:
             lambda: self._attempt(line, path, content, read), self.retry, on_retry=self._retried
         )
 
+    async def notify(self, content: bytes, headers: Mapping[str, str]) -> None:
+        """Post something to the address itself, once: a status of success is the answer, and no more of it is read."""
+        await self._attempted(
+            self._open(),
+            lambda client: self._exchange(client, self._url, content, {**headers}, whole=False),
+        )
+
     async def aclose(self) -> None:
         """Close what the running event loop opened; calls under way fail. Idempotent."""
         line = self._lines.pop(asyncio.get_running_loop(), None)
@@ -189,7 +197,7 @@ class Endpoint:
                 headers[self._key_header] = f"{'Bearer ' if bearer else ''}{self._key.reveal()}"
             client = httpx2.AsyncClient(
                 headers=headers,
-                verify=self._verify or httpx2.create_ssl_context(),
+                verify=self._verify or _context(),
                 trust_env=self._guard is None,
                 timeout=httpx2.Timeout(self._timeout, connect=self._connect_timeout),
                 limits=httpx2.Limits(max_connections=self._places, max_keepalive_connections=self._places),
@@ -201,6 +209,21 @@ class Endpoint:
     async def _attempt(
         self, line: _Line, path: str, content: bytes, read: Callable[[dict[str, Any]], T]
     ) -> T:
+        url = self._url.copy_with(path=f"{self._url.path.rstrip('/')}/{path.lstrip('/')}")
+        answer = await self._attempted(line, lambda client: self._exchange(client, url, content, {}))
+        try:
+            if len(answer) <= _LONG:
+                return read(self._parsed(answer))
+            return await in_thread(lambda: read(self._parsed(answer)))
+        except ACMSError:
+            raise
+        except Exception:  # it may hold words of the answer: the failure below says enough
+            pass
+        raise garbled(self.provider)
+
+    async def _attempted(
+        self, line: _Line, exchange: Callable[[httpx2.AsyncClient], Awaitable[bytes]]
+    ) -> bytes:
         # Failures are raised outside of the except blocks: what httpx2 raises holds the request, and with it the key.
         async with line.places:
             if line.closed:
@@ -208,8 +231,7 @@ class Endpoint:
             failure: ProviderError
             try:
                 async with asyncio.timeout(self._timeout):
-                    answer = await self._exchange(line.client, path, content)
-                failure = garbled(self.provider)
+                    return await exchange(line.client)
             except ProviderError as error:
                 failure = error
             except (httpx2.TimeoutException, TimeoutError) as error:
@@ -228,21 +250,20 @@ class Endpoint:
                     else f"the connection broke ({type(error).__name__})",
                     retryable=not closed,
                 )
-            else:
-                try:
-                    if len(answer) <= _LONG:
-                        return read(self._parsed(answer))
-                    return await in_thread(lambda: read(self._parsed(answer)))
-                except ACMSError:
-                    raise
-                except Exception:  # it may hold words of the answer: the failure above says enough
-                    pass
         raise failure
 
-    async def _exchange(self, client: httpx2.AsyncClient, path: str, content: bytes) -> bytes:
-        url = self._url.copy_with(path=f"{self._url.path.rstrip('/')}/{path.lstrip('/')}")
+    async def _exchange(
+        self,
+        client: httpx2.AsyncClient,
+        url: httpx2.URL,
+        content: bytes,
+        headers: dict[str, str],
+        *,
+        whole: bool = True,
+    ) -> bytes:
         if self._guard is None:
-            return await self._send(client, client.build_request("POST", url, content=content))
+            request = client.build_request("POST", url, content=content, headers=headers)
+            return await self._send(client, request, whole)
         host = url.raw_host.decode("ascii")
         *others, last = await self._guard.addresses(host, url.port or 443, provider=self.provider)
 
@@ -251,22 +272,22 @@ class Endpoint:
                 "POST",
                 url.copy_with(host=address),
                 content=content,
-                headers={"host": url.netloc.decode("ascii")},
+                headers={**headers, "host": url.netloc.decode("ascii")},
                 extensions={"sni_hostname": host},
             )
-            return await self._send(client, request)
+            return await self._send(client, request, whole)
 
         for address in others:
             with contextlib.suppress(httpx2.ConnectError, httpx2.ConnectTimeout):  # nothing was sent
                 return await send(address)
         return await send(last)
 
-    async def _send(self, client: httpx2.AsyncClient, request: httpx2.Request) -> bytes:
+    async def _send(self, client: httpx2.AsyncClient, request: httpx2.Request, whole: bool) -> bytes:
         response = await client.send(request, stream=True)
         try:
             status = response.status_code
             if 200 <= status < 300:
-                return await self._read(response)
+                return await self._read(response) if whole else b""
             code, param = self._complaint(await self._head(response))
         finally:
             await response.aclose()
@@ -348,6 +369,12 @@ class Endpoint:
     def _retried(self, attempt: int, error: Exception) -> None:
         status = error.status if isinstance(error, StatusError) else None
         log(logging.INFO, "provider_retried", provider=self.provider, attempt=attempt, status=status)
+
+
+@cache
+def _context() -> ssl.SSLContext:
+    """Return what checks certificates: it takes 10 ms to make, and is the same for every endpoint."""
+    return httpx2.create_ssl_context()
 
 
 def passing(status: int) -> bool:

@@ -60,6 +60,7 @@ _GIVES: Mapping[str, Mapping[str, str]] = {
     "appendMessages": {"entry_id": "/data/0/id", "version": "/data/0/version"},
     "compactContext": {"job_id": "/data/job/id"},
     "reflectContext": {"job_id": "/data/id"},
+    "addWebhook": {"webhook_id": "/data/id"},
     "putTag": {"name": "/data/name"},
 }
 """Where an answer has what the paths of other operations ask for: these become its links."""

@@ -22,6 +22,7 @@ from acms.server.routes import (
     prompts,
     recall,
     renders,
+    webhooks,
 )
 
 __all__ = ["OPERATIONS"]
@@ -43,6 +44,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *pins.operations.all,
     *export.operations.all,
     *acs.operations.all,
+    *webhooks.operations.all,
     *audit_log.operations.all,
     *health.operations.all,
 )
