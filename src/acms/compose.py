@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from acms.config import ACMSConfig
 from acms.jobs.requests import REFLECT, compaction_kind, reflection_kind
 from acms.jobs.worker import Handler, Outcome
-from acms.model import Lease
+from acms.model import WEBHOOK, Lease
 from acms.ports import Embedder, Reflector, StorageBackend, Summarizer, TokenCounter
 from acms.storage import handles
-from acms.storage.outbox import WEBHOOK
 
 if TYPE_CHECKING:
+    from acms.results import LogEvent
     from acms.session_state import SharedSession
 
 
@@ -38,6 +38,13 @@ async def catch_up(shared: SharedSession, context: str) -> None:
     from acms.facts import request
 
     await request.catch_up(shared, context)
+
+
+def events(shared: SharedSession, after: str | int, *, follow: bool) -> AsyncGenerator[LogEvent]:
+    """Yield what happened to a session behind a cursor, and what happens."""
+    from acms.events.follow import session_events
+
+    return session_events(shared, after, follow=follow)
 
 
 def default_embedder() -> Embedder | None:

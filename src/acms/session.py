@@ -696,30 +696,13 @@ class ACMS(View):
             raise GoneError(f"job {id} does not exist")
         return found
 
-    async def events(self, *, after: str | int = 0, follow: bool = True) -> AsyncGenerator[LogEvent]:
-        """Yield each entry appended behind a cursor and each change of a job, and go on as they happen.
+    def events(self, *, after: str | int = 0, follow: bool = True) -> AsyncGenerator[LogEvent]:
+        """Yield each entry behind a cursor, in order, and each change of a job; go on as they happen.
 
-        `after` is the cursor of the last event that was handled, or a version: with 0 it begins at the start of the
-        log, with a version alone also with the jobs that are not finished. Entries come once each, in the order of
-        versions, whatever process appended them; what is private leaves as in `recall`, what was erased is blank. A
-        job comes as it stands, after what it appended. With `follow=False` it ends where the log does.
-
-        A log of another process is looked at once a second. `SessionNotFoundError` when the session does not exist or
-        is deleted meanwhile, `ValidationError` for a cursor behind the end of the log.
+        `after` is an event's cursor, or a version. What is private leaves as in `recall`, what was erased is blank.
+        With `follow=False` it ends where the log does. `SessionNotFoundError` as soon as there is no such session.
         """
-        from acms.events.follow import Followed, start
-
-        shared = self._shared
-        context = await self._known()
-        cursor = await start(shared.storage, context, after)
-        followed = Followed(shared.storage, context, cursor, shared.stage, handle=shared.handle)
-        events = followed.events(follow=follow)
-        try:
-            async for event in events:
-                if event is not None:
-                    yield event
-        finally:
-            await events.aclose()
+        return compose.events(self._shared, after, follow=follow)
 
     async def undo(self, version: int) -> int:
         """Take back the summary, edit, fact or retraction at a version; what it replaced is in force again.

@@ -18,10 +18,10 @@ from acms.events.delivery import WAITS, Delivery
 from acms.events.webhooks import KINDS, Webhooks
 from acms.jobs import requests
 from acms.jobs.worker import Worker
-from acms.model import Job, JobQuery, JobState, State
+from acms.model import WEBHOOK, Job, JobQuery, JobState, State
 from acms.ports import HasOwnValues
 from acms.storage import outbox
-from acms.storage.outbox import WEBHOOK, WEBHOOKS
+from acms.storage.outbox import WEBHOOKS
 from acms.testing.logs import fork, new, noted, put, said, summed_up
 from tests.events.receiver import OK, Receiver, receiving, status
 from tests.support.talk import Storage
@@ -135,7 +135,11 @@ async def test_a_failure_is_tried_again_before_anything_later_is_sent(
     _, secret = await added(storage, receiver)
     context = await new(storage)
     answers = iter([OK, status(500), status(429, **{"retry-after": "0"}), status(404), OK])
-    receiver.answer = lambda handler: next(answers, OK)(handler)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        next(answers, OK)(handler)
+
+    receiver.answer = answer
     await put(storage, context, *[said(str(n)) for n in range(4)])
     await deliver(storage)
     assert receiver.versions(context.id) == [1, 2, 2, 2, 2, 3, 4]
@@ -168,7 +172,12 @@ async def test_what_is_given_up_is_listed_and_replayed_from_where_it_stood(
 
 def hang(receiver: Receiver) -> Any:
     """Take a request and never answer it."""
-    return lambda handler: receiver.ends.wait(10)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        del handler
+        receiver.ends.wait(10)
+
+    return answer
 
 
 def huge(handler: BaseHTTPRequestHandler) -> None:
@@ -285,15 +294,15 @@ async def test_what_is_appended_while_a_delivery_ends_is_not_forgotten(
 ) -> None:
     await added(storage, receiver)
     context = await new(storage)
-    ended = delivery._ended
+    before = delivery.ended
     late = iter([said("late"), said("later")])
 
     async def ends(*given: Any) -> bool:
         if (draft := next(late, None)) is not None:
             await put(storage, context, draft)  # its job is there already, and runs
-        return await ended(*given)
+        return await before(*given)
 
-    monkeypatch.setattr(delivery, "_ended", ends)
+    monkeypatch.setattr(delivery, "ended", ends)
     await put(storage, context, said("a"))
     await deliver(storage)
     assert receiver.versions(context.id) == [1, 2, 3]

@@ -57,10 +57,10 @@ def _write(shell: Shell, event: LogEvent) -> None:
         happened = {"entry": event.entry} if event.job is None else {"job": event.job}
         print(json.dumps(render.plain({"cursor": event.cursor, **happened}), ensure_ascii=False), flush=True)
         return
-    print(render.clean(f"{event.cursor}\t{_said(event)}"), flush=True)
+    print(render.clean(f"{event.cursor}\t{_text(event)}"), flush=True)
 
 
-def _said(event: LogEvent) -> str:
+def _text(event: LogEvent) -> str:
     if (job := event.job) is not None:
         return f"job {job.id} {job.kind} {job.state}"
     entry = event.entry

@@ -105,9 +105,8 @@ async def serve(
         for one in asked:
             stack.push_async_callback(one.aclose)
         made = mounted(create_app(store, config, **_engine(renders), reflector=found, sources=asked))
-        grace = int(config.grace_seconds)
-        listening = Config(made, http=bounded(), timeout_graceful_shutdown=grace, **_UVICORN)
-        server = Listening(listening, made.streams.end)
+        grace: dict[str, Any] = {"timeout_graceful_shutdown": int(config.grace_seconds), **_UVICORN}
+        server = Listening(Config(made, http=bounded(), **grace), made.streams.end)
         await _serve(made, server, _listen(host, port), lambda at: _announce(at, wanted, shell.as_json))
 
 

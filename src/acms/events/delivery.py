@@ -24,7 +24,7 @@ from acms.ports import StorageBackend
 from acms.providers.http import Endpoint
 from acms.results import Webhook
 
-__all__ = ["Delivery"]
+__all__ = ["Delivery", "ended"]
 
 WAITS = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, 28_800, 43_200)
 """Seconds before the next attempt, after each that failed; after the last one the delivery is given up."""
@@ -99,7 +99,7 @@ class Delivery:
                     limit=ENTRIES,
                 )
                 if not entries:
-                    if await _ended(storage, lease, head.version):
+                    if await ended(storage, lease, head.version):
                         return None
                     continue
                 for entry in entries:
@@ -163,7 +163,7 @@ def _endpoint(webhook: Webhook) -> Endpoint:
     )
 
 
-async def _ended(storage: StorageBackend, lease: Lease, version: int) -> bool:
+async def ended(storage: StorageBackend, lease: Lease, version: int) -> bool:
     """End a job if the log still ends at a version; else there is more to deliver."""
     op = Append(context=lease.job.context, drafts=(), expect=Expect(version=version), finish=lease)
     (result,) = await storage.append([op])

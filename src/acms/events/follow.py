@@ -7,18 +7,18 @@ from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from time import monotonic
 
-from acms.errors import ValidationError
+from acms.errors import SessionNotFoundError, ValidationError
 from acms.events.cursor import Cursor
 from acms.log.validation import PAGE
-from acms.model import UNFINISHED, Job, JobQuery
+from acms.model import UNFINISHED, WEBHOOK, Job, JobQuery
 from acms.ports import StorageBackend
 from acms.privacy.stage import Stage
 from acms.results import LogEvent
 from acms.runtime.threads import off_loop
+from acms.session_state import SharedSession
 from acms.storage import handles
-from acms.storage.outbox import WEBHOOK
 
-__all__ = ["Followed", "start"]
+__all__ = ["Followed", "session_events", "start"]
 
 ENTRIES = 16
 """Entries that are read at a time: what a reader that is slow keeps in memory."""
@@ -144,3 +144,21 @@ class Followed:
             found = {job.id: job for job in (await self._storage.jobs(query)).items}
         changed = [job for job in found.values() if not cursor.knows(job) and job.kind != WEBHOOK]
         return sorted(changed, key=lambda job: int(job.id)), highest
+
+
+async def session_events(
+    shared: SharedSession, after: str | int, *, follow: bool
+) -> AsyncGenerator[LogEvent]:
+    """Yield the events of a session's log behind a cursor; see `acms.ACMS.events`."""
+    context = await shared.find()
+    if context is None:
+        raise SessionNotFoundError(f"the session {shared.session_id!r} does not exist yet")
+    cursor = await start(shared.storage, context, after)
+    followed = Followed(shared.storage, context, cursor, shared.stage, handle=shared.handle)
+    events = followed.events(follow=follow)
+    try:
+        async for event in events:
+            if event is not None:
+                yield event
+    finally:
+        await events.aclose()

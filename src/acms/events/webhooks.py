@@ -18,13 +18,13 @@ from acms.events.signing import new_secret
 from acms.jobs import requests
 from acms.log import validation
 from acms.log.encoding import Entropy, token
-from acms.model import Job, JobQuery, JobState, Json, Kind, KVEntry
+from acms.model import WEBHOOK, Job, JobQuery, JobState, Json, Kind, KVEntry
 from acms.nouns import read, write
 from acms.ports import HasOwnValues, ListingKV, StorageBackend
 from acms.providers.http import Endpoint
 from acms.results import Webhook
 from acms.storage.kv import update_entry
-from acms.storage.outbox import WEBHOOK, WEBHOOKS
+from acms.storage.outbox import WEBHOOKS
 
 __all__ = ["Progress", "Webhooks"]
 

@@ -19,13 +19,12 @@ from typing import Any, TypeAlias
 from acms.config import RetryConfig, WorkerConfig
 from acms.errors import ACMSError, GoneError, LeaseLostError, SessionNotFoundError
 from acms.log import validation
-from acms.model import UNFINISHED, Done, Failed, Job, JobQuery, JobState, Lease, Retry
+from acms.model import UNFINISHED, WEBHOOK, Done, Failed, Job, JobQuery, JobState, Lease, Retry
 from acms.observability.events import Event, JobFailed, JobFinished
 from acms.observability.logging import log, safe_error, tell
 from acms.observability.operations import operation
 from acms.ports import HasHints, StorageBackend
 from acms.storage import handles
-from acms.storage.outbox import WEBHOOK
 
 __all__ = ["Handler", "Outcome", "Worker"]
 

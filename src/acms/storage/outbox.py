@@ -15,14 +15,12 @@ from typing import Any, TypeAlias
 
 from acms.errors import ACMSError
 from acms.log.validation import NAME_CHARS
-from acms.model import Append, JobDraft, Json, Receipt
+from acms.model import WEBHOOK, Append, JobDraft, Json, Receipt
 from acms.ports import KVMemory, StorageBackend
 from acms.storage import handles
 
-__all__ = ["FRESH", "WEBHOOK", "WEBHOOKS", "Outbox", "own_name"]
+__all__ = ["FRESH", "WEBHOOKS", "Outbox", "own_name"]
 
-WEBHOOK = "webhook"
-"""Kind of the jobs that deliver."""
 WEBHOOKS = "webhooks"
 """Key of the tenant's own value that has its webhooks by their ids."""
 FRESH = 2.0

@@ -94,9 +94,9 @@ class PostgresStorage:
         self._contexts, self._reader, self._records = Contexts(db), Reader(db), Records(db)
         self._eraser, self._searcher, self._feed = Eraser(db), Searcher(db), Feed(db)
         self._hints = hints
-        self._own = PostgresKV(
-            pool, tenant=own_name(db.tenant), timeout_seconds=retry_seconds, clock=clock, entropy=entropy
-        )
+        patience = retry_seconds + statement_seconds
+        own = own_name(db.tenant)
+        self._own = PostgresKV(pool, tenant=own, timeout_seconds=patience, clock=clock, entropy=entropy)
         self._outbox = Outbox(self, self._own)
         #: What waits to be sent does so on its event loop.
         self._loops = PerLoop(self._outgoing)

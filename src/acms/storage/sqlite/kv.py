@@ -45,7 +45,7 @@ class SQLiteKV(KVHome):
         self._tables = Tables(self.tenant, queries("kv_sqlite"))
 
     @classmethod
-    def beside(cls, file: SQLiteFile, tenant: str, clock: Clock, entropy: Entropy) -> SQLiteKV:
+    def over(cls, file: SQLiteFile, tenant: str, clock: Clock, entropy: Entropy) -> SQLiteKV:
         """Return the values of a tenant in a file that somebody else opens and closes."""
         made = cls.__new__(cls)
         made._file, made._clock, made._entropy = file, clock, entropy

@@ -89,7 +89,7 @@ class SQLiteStorage:
         self._derived = DerivedRows(self._tables)
         self._records = Records(self._tables)
         self._eraser = Eraser(self._file, self._tables, clock)
-        self._own = SQLiteKV.beside(self._file, own_name(self.tenant), clock, entropy)
+        self._own = SQLiteKV.over(self._file, own_name(self.tenant), clock, entropy)
         self._outbox = Outbox(self, self._own)
         self._file.steps = Steps(self._appender.together, self._appender.forget, self._eraser.committed)
 
