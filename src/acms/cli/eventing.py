@@ -41,7 +41,7 @@ async def events(
         bool, typer.Option("--follow", "-f", help="Go on with what happens, until it is interrupted.")
     ] = False,
 ) -> None:
-    """List what happened to a session: what was appended, and how its jobs stand.
+    """List what was appended to a session, and how its jobs stand.
 
     A line each, in the order of versions. It begins with the cursor that --after goes on behind. With --json a line
     is a JSON object.
