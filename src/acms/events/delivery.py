@@ -33,7 +33,8 @@ SECONDS = 10.0
 PLACES = 2
 """Logs that are delivered to one webhook at a time in one process: a slow one does not keep others waiting."""
 TURN = timedelta(seconds=1)
-"""After which a job looks again whether there is a place."""
+TURNS = 30
+"""After which a job looks again whether there is a place: later each time, as many may wait."""
 ENTRIES = 50
 
 
@@ -64,7 +65,8 @@ class Delivery:
         if context.deleted_at is not None:
             return Failed(error="the session was deleted", cancelled=True)
         if self._busy[id] >= PLACES:
-            return Retry(error="others are delivered to this webhook", not_before=self._clock() + TURN)
+            later = self._clock() + TURN * min(lease.attempt, TURNS)
+            return Retry(error="others are delivered to this webhook", not_before=later)
         rest = self._rests.get(id, 0.0) - self._elapsed()
         if rest > 0:
             later = self._clock() + timedelta(seconds=rest)

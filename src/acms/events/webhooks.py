@@ -88,7 +88,7 @@ class Webhooks:
             rows = _rows(entry)
             if len(rows) >= MOST:
                 raise ConflictError(
-                    f"there are {MOST} webhooks already", retryable=False, options=("acms webhook remove ID",)
+                    f"there are {MOST} webhooks already", retryable=False, options=("remove one of them",)
                 )
             return {**rows, made.id: {**write(made, wire=False), "secret": secret}}
 
@@ -159,7 +159,7 @@ class Webhooks:
 
     async def _known(self, id: str) -> None:
         if id not in _rows(await self._kv.get(WEBHOOKS)):
-            raise NotFoundError(f"no webhook has the id {id!r}", options=("acms webhook list",))
+            raise NotFoundError(f"no webhook has the id {id!r}", options=("list the webhooks",))
 
 
 def _rows(entry: KVEntry | None) -> dict[str, Any]:

@@ -65,10 +65,6 @@ class Outbox:
                 background.poke()
         return results
 
-    def forget(self) -> None:
-        """Look again before the next append: a webhook was added or removed."""
-        self._until = -1.0
-
     async def _look(self) -> None:
         """Read which webhooks there are; while the store does not say so it is taken to be as before."""
         until = self._elapsed() + FRESH
