@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -11,23 +11,26 @@ from typing import TYPE_CHECKING
 from acms.config import ACMSConfig
 from acms.jobs.requests import REFLECT, compaction_kind, reflection_kind
 from acms.jobs.worker import Handler, Outcome
-from acms.model import Lease
+from acms.model import WEBHOOK, Lease
 from acms.ports import Embedder, Reflector, StorageBackend, Summarizer, TokenCounter
 from acms.storage import handles
 
 if TYPE_CHECKING:
+    from acms.results import LogEvent
     from acms.session_state import SharedSession
 
 
 def handlers_of(shared: SharedSession) -> Mapping[str, Handler]:
     """Return the handlers of the jobs that a session's process can do, by kind."""
-    return handlers(
+    found = handlers(
         shared.config,
         () if shared.summarizer is None else (shared.summarizer,),
         handles.shared(shared.handle).counters,
         reflectors=() if shared.reflector is None else (shared.reflector,),
         handle=shared.handle,
     )
+    # Whoever waits for the jobs of a session waits for no address that is not there for days.
+    return {kind: handler for kind, handler in found.items() if kind != WEBHOOK}
 
 
 async def catch_up(shared: SharedSession, context: str) -> None:
@@ -35,6 +38,13 @@ async def catch_up(shared: SharedSession, context: str) -> None:
     from acms.facts import request
 
     await request.catch_up(shared, context)
+
+
+def events(shared: SharedSession, after: str | int, *, follow: bool) -> AsyncGenerator[LogEvent]:
+    """Yield what happened to a session behind a cursor, and what happens."""
+    from acms.events.follow import session_events
+
+    return session_events(shared, after, follow=follow)
 
 
 def default_embedder() -> Embedder | None:
@@ -82,6 +92,7 @@ def handlers(
         "expire": _expire,
         **{compaction_kind(one): job.handler(config, one, known) for one in (None, *summarizers)},
         REFLECT: _offline(config, known, handle),
+        WEBHOOK: _delivering(),
         **{reflection_kind(one): _reflecting(config, one, known, handle) for one in reflectors},
     }
 
@@ -96,6 +107,20 @@ async def _expire(storage: StorageBackend, lease: Lease) -> Outcome:
     from acms.erasure.erase import expire
 
     return await expire(storage, lease)
+
+
+def _delivering() -> Handler:
+    """Return what delivers webhooks; it is loaded when the first one is there."""
+    made: list[Handler] = []
+
+    async def run(storage: StorageBackend, lease: Lease) -> Outcome:
+        if not made:
+            from acms.events.delivery import Delivery
+
+            made.append(Delivery())
+        return await made[0](storage, lease)
+
+    return run
 
 
 def _reflecting(

@@ -404,6 +404,8 @@ class JobState(StrEnum):
 
 UNFINISHED = (JobState.READY, JobState.RUNNING)
 """States of a job that is still to be done."""
+WEBHOOK = "webhook"
+"""Kind of the jobs that deliver what was appended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

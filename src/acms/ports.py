@@ -63,6 +63,7 @@ __all__ = [
     "HasHints",
     "HasIntegrity",
     "HasMigrations",
+    "HasOwnValues",
     "HasRecords",
     "HasSpaces",
     "KVMemory",
@@ -547,6 +548,15 @@ class HasRecords(Protocol):
         name has up to 64 characters, data 64 KB of JSON. A context keeps 32 records: a new one drives out the one put
         longest ago.
         """
+        ...
+
+
+@runtime_checkable
+class HasOwnValues(Protocol):
+    """A store that keeps values of ACMS itself beside the logs of a tenant: no pin and no request can name them."""
+
+    def own_values(self) -> ListingKV:
+        """Return them, over the connections of this handle and open as long as it is; they compare and set too."""
         ...
 
 

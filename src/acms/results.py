@@ -15,6 +15,7 @@ from acms.model import (
     Durability,
     Embedded,
     Entry,
+    Job,
     Json,
     Kind,
     Origin,
@@ -45,12 +46,14 @@ __all__ = [
     "HistoryPage",
     "IndexStats",
     "Ledger",
+    "LogEvent",
     "MessageReceipt",
     "SessionPage",
     "SessionStats",
     "Synced",
     "Tree",
     "Verdict",
+    "Webhook",
 ]
 
 
@@ -762,3 +765,28 @@ class Erasure:
     rewritten: tuple[str, ...] = ()
     #: Where no erasure reaches, as it knows the logs of one store, and what to do there.
     unreached: tuple[str, ...] = UNREACHED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """An address that is told what is appended to the logs of a tenant. Its secret is shown once, when it is added."""
+
+    id: str
+    url: str
+    #: Kinds of the entries that it is told of.
+    events: tuple[str, ...]
+    #: Whether it may lie in a private network, by plain HTTP: only who runs the service can allow that.
+    private: bool = False
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEvent:
+    """What happened to a log: an entry was appended, or a job changed; exactly one of them is given."""
+
+    #: Where a reader goes on behind it: what `after` takes. A version, and how jobs stood.
+    cursor: str
+    #: The entry as it was when it was read.
+    entry: Entry | None = None
+    #: The job as it stood when it was looked at.
+    job: Job | None = None

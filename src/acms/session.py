@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -48,7 +48,7 @@ from acms.observability.operations import note, traced
 from acms.ports import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
 from acms.privacy.modes import stored_mode
 from acms.recall.planner import media_tokens
-from acms.results import Branch, Compaction, Erasure, IndexStats, Ledger, MessageReceipt, Synced
+from acms.results import Branch, Compaction, Erasure, IndexStats, Ledger, LogEvent, MessageReceipt, Synced
 from acms.session_state import SharedSession
 from acms.storage import handles, open_storage
 from acms.storage.sessions import described
@@ -722,6 +722,14 @@ class ACMS(View):
         if found.context != await self._known():
             raise GoneError(f"job {id} does not exist")
         return found
+
+    def events(self, *, after: str | int = 0, follow: bool = True) -> AsyncGenerator[LogEvent]:
+        """Yield each entry behind a cursor, in order, and each change of a job; go on as they happen.
+
+        `after` is an event's cursor, or a version. What is private leaves as in `recall`, what was erased is blank.
+        With `follow=False` it ends where the log does. `SessionNotFoundError` as soon as there is no such session.
+        """
+        return compose.events(self._shared, after, follow=follow)
 
     async def undo(self, version: int) -> int:
         """Take back the summary, edit, fact or retraction at a version; what it replaced is in force again.

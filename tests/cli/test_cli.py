@@ -31,10 +31,10 @@ from tests.branches.test_exports import chatgpt
 
 COMMANDS = (
     "add", "at", "audit", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes", "erase",
-    "expand", "export", "facts", "fork", "grant", "grants", "history", "import", "inspect", "jobs", "log", "mcp",
-    "merge", "messages", "migrate", "pin", "pins", "keys", "policy", "prompt", "recall", "reflect", "reindex",
+    "events", "expand", "export", "facts", "fork", "grant", "grants", "history", "import", "inspect", "jobs", "log",
+    "mcp", "merge", "messages", "migrate", "pin", "pins", "keys", "policy", "prompt", "recall", "reflect", "reindex",
     "render", "restore", "revoke", "scan", "serve", "sessions", "state", "stats", "tag", "undo", "unpin",
-    "unstate", "verify", "window", "witness", "worker",
+    "unstate", "verify", "webhook", "window", "witness", "worker",
 )  # fmt: skip
 DEMO = Path(str(files("acms") / "data" / "demo.jsonl"))
 ANSI = "\x1b"
@@ -105,7 +105,8 @@ def test_only_the_command_that_is_asked_for_is_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *(command for command in COMMANDS if command not in ("keys", "policy", "prompt")),
+        *(command for command in COMMANDS if command not in ("keys", "policy", "prompt", "webhook")),
+        *("webhook add", "webhook list", "webhook remove", "webhook replay"),
         *("keys create", "keys list", "policy get", "policy set", "prompt render", "prompt replay"),
     ],
 )

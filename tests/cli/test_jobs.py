@@ -216,7 +216,7 @@ def test_every_installation_can_do_the_same_kinds_of_job() -> None:
             return ""
 
     kinds = compose.handlers(ACMSConfig(), [Model()])
-    assert sorted(kinds) == ["adopt", "collect", "compact", "compact:small", "expire", "reflect"]
+    assert sorted(kinds) == ["adopt", "collect", "compact", "compact:small", "expire", "reflect", "webhook"]
 
 
 # ── the worker ──────────────────────────────────────────────────────────────────────────────────────────────────────

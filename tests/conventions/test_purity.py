@@ -11,8 +11,8 @@ import pytest
 from tests.conventions.code import modules, parsed
 
 CAPABILITIES = (
-    "branches", "compaction", "contract", "erasure", "facts", "log", "plan", "privacy", "prompt", "recall", "text",
-    "write",
+    "branches", "compaction", "contract", "erasure", "events", "facts", "log", "plan", "privacy", "prompt", "recall",
+    "text", "write",
 )  # fmt: skip
 NOUNS = ("errors", "knowledge", "model", "ports", "prompt_types", "results")
 #: The modules of those capabilities that do I/O: jobs, pipelines, queues. This list only shrinks.
@@ -23,6 +23,7 @@ IO = """
     compaction.provided
     contract.caller contract.engine contract.providers contract.session_source
     erasure.erase erasure.proof
+    events.delivery events.follow events.webhooks
     facts.adopt facts.by_hand facts.job facts.request
     log.known log.policy log.read
     privacy.rules privacy.scan privacy.stage

@@ -40,7 +40,7 @@ def documented(service: Service) -> Service:
         if "content" not in answer:
             assert not reply.content
             return
-        media = reply.headers.get("content-type", "")
+        media = reply.headers.get("content-type", "").replace("event-stream; charset=utf-8", "event-stream")
         assert media in answer["content"], f"{reply.request.method} {path} answers {media}"
         if media.endswith("json") and "ndjson" not in media:
             schema = {**answer["content"][media]["schema"], "components": document["components"]}

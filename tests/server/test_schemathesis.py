@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 MANY = 10**6
 GUARDED = ServerConfig(
     auth="required",
+    works=False,
     limits=Limits(
         key_rate=MANY,
         key_burst=MANY,
@@ -30,7 +31,7 @@ GUARDED = ServerConfig(
         stranger_burst=MANY,
     ),
 )
-"""A key is needed; limits are out of the way, also for those who try without one."""
+"""A key is needed; limits are out of the way, also for those who try without one; no webhook is called."""
 
 
 async def _called(folder: Path, *options: str) -> str:

@@ -25,10 +25,11 @@ def _names(schema: Any) -> Iterator[str]:
         yield from _names(value)
 
 
-def test_no_operation_takes_the_address_of_anything() -> None:
+def test_no_operation_takes_the_address_of_anything_but_a_webhook() -> None:
     taken = {
         name
         for operation in OPERATIONS
+        if operation.name != "addWebhook"  # https and public, at each delivery: test_webhooks
         for kind in (operation.body, operation.query)
         if isinstance(kind, type) and issubclass(kind, BaseModel)
         for name in _names(kind.model_json_schema(by_alias=True))

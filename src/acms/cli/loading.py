@@ -19,6 +19,7 @@ MODULES = {
     "acms.cli.compacting": "compact compactions expand policy undo",
     "acms.cli.demo": "demo",
     "acms.cli.erasing": "erase",
+    "acms.cli.eventing": "events webhook",
     "acms.cli.facts": "facts reflect state unstate",
     "acms.cli.granting": "grant grants revoke",
     "acms.cli.importing": "import",

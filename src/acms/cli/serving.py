@@ -104,12 +104,12 @@ async def serve(
     SIGTERM and SIGINT stop it: what is under way may finish within ten seconds, jobs are handed back.
     """
     try:
-        from uvicorn import Config, Server
+        from uvicorn import Config
     except ImportError:
         raise MissingExtraError("server", "uvicorn") from None
     from acms.inspector import mounted
     from acms.server import ServerConfig, create_app
-    from acms.server.listen import bounded
+    from acms.server.listen import Listening, bounded
     from acms.server.sources import sources as read_sources
 
     oidc = _oidc(issuer, audience, claims or ())
@@ -134,8 +134,8 @@ async def serve(
             stack.push_async_callback(one.aclose)
         made = create_app(store, config, **_engine(renders), reflector=found, sources=asked)
         made = mounted(_with_mcp(made) if over_mcp else made)
-        grace = int(config.grace_seconds)
-        server = Server(Config(made, http=bounded(), timeout_graceful_shutdown=grace, **_UVICORN))
+        grace: dict[str, Any] = {"timeout_graceful_shutdown": int(config.grace_seconds), **_UVICORN}
+        server = Listening(Config(made, http=bounded(), **grace), made.streams.end)
         await _serve(made, server, _listen(host, port), lambda at: _announce(at, wanted, shell.as_json))
 
 
@@ -156,19 +156,19 @@ async def inspect(
     read-only, and the page has no button that writes.
     """
     try:
-        from uvicorn import Config, Server
+        from uvicorn import Config
     except ImportError:
         raise MissingExtraError("server", "uvicorn") from None
     from acms.inspector import mounted
     from acms.server import ServerConfig, create_app
-    from acms.server.listen import bounded
+    from acms.server.listen import Listening, bounded
 
     store = file_url(_there(file)) if file is not None else shell.db or file_url(_there(data_file()))
     if store.startswith("sqlite:") and "mode=" not in store:
         store += f"{'&' if '?' in store else '?'}mode=ro"
     made = create_app(store, ServerConfig(auth="off", works=False), **_engine(False))
     made = mounted(made, writes=False)
-    server = Server(Config(made, http=bounded(), **_UVICORN))
+    server = Listening(Config(made, http=bounded(), **_UVICORN), made.streams.end)
 
     def announce(at: tuple[str, int]) -> None:
         url = f"http://{at[0]}:{at[1]}/"

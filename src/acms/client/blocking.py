@@ -87,6 +87,7 @@ class ACMS(View, Block, Writes):
     index: IndexStats = read("index", "How the indexes of the storage handle are doing.")
 
     wait_pending = verb(_async.ACMS.wait_pending)
+    events = stepping(_async.ACMS.events)
 
     def merge(self, other: View, *, strategy: MergeStrategy = "refuse", dry_run: bool = False) -> Merged:
         """Bring in what another session of the same fork tree changed since this one last knew it.
@@ -192,6 +193,8 @@ class RemoteSession(RemoteView, Block, Writes):
     last_receipt: MessageReceipt | None = read(
         "last_receipt", "What the last ingested message became; None before the first one."
     )
+
+    events = stepping(_client.RemoteSession.events)
 
     def merge(
         self, other: RemoteView, *, strategy: MergeStrategy = "refuse", dry_run: bool = False

@@ -6,8 +6,9 @@ What every verb asks for stands in two lists, `Reads` and `Writes`, which the bl
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -17,7 +18,7 @@ from acms.client.nouns import noun
 from acms.client.prompting import Home
 from acms.client.transport import Answer, path
 from acms.client.verb import Asks, Given, Remote, branching, fill, many, one, plain, upto, verb
-from acms.errors import GoneError, JobFailedError, NotFoundError, ValidationError
+from acms.errors import ACMSError, GoneError, JobFailedError, NotFoundError, ValidationError
 from acms.knowledge import Fact
 from acms.log import foreign, validation
 from acms.log.merges import Merged, MergeStrategy
@@ -36,6 +37,7 @@ from acms.results import (
     Erasure,
     HistoryPage,
     Ledger,
+    LogEvent,
     MessageReceipt,
     SessionStats,
     Synced,
@@ -417,6 +419,14 @@ class Writes:
     close = verb(ACMS.close, _close)
 
 
+@nouns.reading("event")
+def _event(name: str, cursor: str, data: str) -> LogEvent:
+    said = json.loads(data)
+    if name == "job":
+        return LogEvent(cursor=cursor, job=noun(Job, said))
+    return LogEvent(cursor=cursor, entry=noun(Entry, said))
+
+
 class RemoteSession(RemoteView, Writes):
     """A session at a service: the verbs of `acms.ACMS`, over HTTP.
 
@@ -456,6 +466,37 @@ class RemoteSession(RemoteView, Writes):
         return await Asks(
             line, lambda answer, of: nouns.merged(answer.data, of.session_id, other.session_id)
         )(self, asked)
+
+    async def events(self, *, after: str | int = 0, follow: bool = True) -> AsyncGenerator[LogEvent]:
+        """Yield each entry appended behind a cursor and each change of a job; see `acms.ACMS.events`.
+
+        While it follows, a connection that breaks and a service that is started anew are waited for, and it goes on
+        behind what was told; only the first request fails as others do.
+        """
+        transport = self.log.transport
+        place, cursor, failed, begun = (
+            path("contexts", await self.log.known(), "events"),
+            str(after),
+            0,
+            False,
+        )
+        while True:
+            query = {"after": cursor, "follow": follow}
+            wait: float | None = _POLLS[0]
+            try:
+                async for name, id, data in transport.events(place, query=query):
+                    failed, begun, cursor = 0, True, id or cursor
+                    if data:
+                        yield _event(name, cursor, data)
+            except ACMSError as error:
+                failed += 1
+                if not follow or (not begun and failed >= transport.retry.max_attempts):
+                    raise
+                if (wait := transport.pause(error, min(failed, 20))) is None:
+                    raise
+            if not follow:
+                return
+            await asyncio.sleep(wait)
 
     def at(self, version: int | str) -> RemoteView:
         """Return a read-only view of the session as if its log ended at a version, or at a tag; see `acms.ACMS.at`."""

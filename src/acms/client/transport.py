@@ -9,7 +9,7 @@ import asyncio
 import json
 import random
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote, urlsplit
@@ -39,8 +39,11 @@ __all__ = ["Answer", "Transport", "path"]
 
 BASE = "/api/v1"
 _NDJSON = "application/x-ndjson"
+EVENTS = "text/event-stream"
 _PLACES = 64
 """Requests under way at a time; more wait for their turn."""
+_QUIET = 45.0
+"""Seconds without a word of a stream of events after which its connection is taken for broken: three heartbeats."""
 _IDLE = 3.0
 """Seconds after which a connection is not used again: before the other end closes it while a request is on its way."""
 _PIECE = 65_536
@@ -160,7 +163,11 @@ class Transport:
 
     def _wait(self, error: ACMSError, attempt: int) -> float | None:
         """Return the seconds until a request is worth sending again; None when it is not."""
-        if not _passing(error) or attempt >= self.retry.max_attempts:
+        return None if attempt >= self.retry.max_attempts else self.pause(error, attempt)
+
+    def pause(self, error: ACMSError, attempt: int) -> float | None:
+        """Return the seconds after which what failed may go well; None when the error does not pass by itself."""
+        if not _passing(error):
             return None
         asked: float = getattr(error, "retry_after", None) or 0.0
         if asked > self.retry.max_delay:
@@ -191,17 +198,50 @@ class Transport:
             return await self._read(response.status_code, response.headers, response.content)
         raise failure
 
-    async def lines(self, path: str, *, query: Mapping[str, object] | None = None) -> AsyncIterator[str]:
-        """Yield the lines of a streamed answer, each with its newline."""
+    async def events(
+        self, path: str, *, query: Mapping[str, object] | None = None
+    ) -> AsyncGenerator[tuple[str, str, str]]:
+        """Yield the server-sent events of an answer: name, id and data, "" for what is not given.
+
+        One without data says that what came before its id was told. It ends when the answer does, and raises when
+        nothing comes for so long that the connection must be broken.
+        """
+        name = id = ""
+        data: list[str] = []
+        async for line in self.lines(path, query=query, accept=EVENTS, quiet=max(self._timeout, _QUIET)):
+            field, _, value = line.rstrip("\r\n").partition(":")
+            value = value.removeprefix(" ")
+            if field == "event":
+                name = value
+            elif field == "id":
+                id = value
+            elif field == "data":
+                data.append(value)
+            elif not line.strip() and (data or id):
+                yield name, id, "\n".join(data)
+                name, data = "", []
+
+    async def lines(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, object] | None = None,
+        accept: str = _NDJSON,
+        quiet: float | None = None,
+    ) -> AsyncGenerator[str]:
+        """Yield the lines of a streamed answer, each with its newline; `quiet` is how long none may come."""
         client = self._open()
         import httpx2
 
         params = _params(query)
+        timeout = httpx2.Timeout(self._timeout, read=quiet or self._timeout)
         failure: ACMSError
         try:
             async with (
                 self._places,
-                client.stream("GET", self.url + path, params=params, headers={"accept": _NDJSON}) as response,
+                client.stream(
+                    "GET", self.url + path, params=params, headers={"accept": accept}, timeout=timeout
+                ) as response,
             ):
                 if response.status_code == 200:
                     waiting = b""

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from acms.config import RetryConfig, WorkerConfig
 from acms.errors import ACMSError, GoneError, LeaseLostError, SessionNotFoundError
 from acms.log import validation
-from acms.model import UNFINISHED, Done, Failed, Job, JobQuery, JobState, Lease, Retry
+from acms.model import UNFINISHED, WEBHOOK, Done, Failed, Job, JobQuery, JobState, Lease, Retry
 from acms.observability.events import Event, JobFailed, JobFinished
 from acms.observability.logging import log, safe_error, tell
 from acms.observability.operations import operation
@@ -42,6 +42,10 @@ PAGE = 500
 """Unfinished jobs among which a worker with nothing to do looks for the one that is due next."""
 MARGIN = 0.01
 """Seconds after the end of a lease at which a job is taken over: a timer may be early, and clocks are coarse."""
+
+
+PATIENT = frozenset({WEBHOOK})
+"""Kinds that are put off so often by what is not theirs that many attempts say nothing of what they do to a worker."""
 
 
 class Worker:
@@ -228,7 +232,8 @@ class Worker:
 
     async def _attempt(self, lease: Lease) -> None:
         """Run the handler of a job under its lease, and settle what came of it."""
-        if lease.silent and lease.attempt > self._config.max_attempts:
+        many = lease.attempt > self._config.max_attempts and lease.job.kind not in PATIENT
+        if lease.silent and many:
             silent = f"attempt {lease.attempt - 1} ended without an answer: its worker died or was too slow"
             await self._settle(lease, Failed(error=silent))
             return

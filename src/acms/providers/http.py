@@ -15,6 +15,7 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -94,9 +95,11 @@ class _Question(NamedTuple):
     """What a server is asked."""
 
     method: str
-    path: str
-    query: str = ""
+    url: httpx2.URL
     content: bytes | None = None
+    headers: Mapping[str, str] = {}
+    #: Whether the answer is read, or its status is enough.
+    whole: bool = True
 
 
 class Endpoint:
@@ -163,17 +166,27 @@ class Endpoint:
         thread, and again with another answer.
         """
         content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
-        return await self._asked(_Question("POST", path, content=content), read)
+        return await self._asked(_Question("POST", self._at(path), content), read)
 
     async def get(self, path: str, read: Callable[[dict[str, Any]], T], *, query: str = "") -> T:
         """Fetch a JSON object and return what `read` makes of it, as `post` does."""
-        return await self._asked(_Question("GET", path, query=query), read)
+        url = self._at(path)
+        return await self._asked(
+            _Question("GET", url.copy_with(query=query.encode()) if query else url), read
+        )
 
     async def _asked(self, question: _Question, read: Callable[[dict[str, Any]], T]) -> T:
         line = self._open()
         return await with_retry(
             lambda: self._attempt(line, question, read), self.retry, on_retry=self._retried
         )
+
+    async def notify(self, content: bytes, headers: Mapping[str, str]) -> None:
+        """Post something to the address itself, once: a status of success is the answer, and no more of it is read."""
+        await self._attempted(self._open(), _Question("POST", self._url, content, headers, whole=False))
+
+    def _at(self, path: str) -> httpx2.URL:
+        return self._url.copy_with(path=f"{self._url.path.rstrip('/')}/{path.lstrip('/')}")
 
     async def aclose(self) -> None:
         """Close what the running event loop opened; calls under way fail. Idempotent."""
@@ -205,7 +218,7 @@ class Endpoint:
                 headers[self._key_header] = f"{'Bearer ' if bearer else ''}{self._key.reveal()}"
             client = httpx2.AsyncClient(
                 headers=headers,
-                verify=self._verify or httpx2.create_ssl_context(),
+                verify=self._verify or _context(),
                 trust_env=self._guard is None,
                 timeout=httpx2.Timeout(self._timeout, connect=self._connect_timeout),
                 limits=httpx2.Limits(max_connections=self._places, max_keepalive_connections=self._places),
@@ -215,6 +228,18 @@ class Endpoint:
         return line
 
     async def _attempt(self, line: _Line, question: _Question, read: Callable[[dict[str, Any]], T]) -> T:
+        answer = await self._attempted(line, question)
+        try:
+            if len(answer) <= _LONG:
+                return read(self._parsed(answer))
+            return await in_thread(lambda: read(self._parsed(answer)))
+        except ACMSError:
+            raise
+        except Exception:  # it may hold words of the answer: the failure below says enough
+            pass
+        raise garbled(self.provider)
+
+    async def _attempted(self, line: _Line, question: _Question) -> bytes:
         # Failures are raised outside of the except blocks: what httpx2 raises holds the request, and with it the key.
         async with line.places:
             if line.closed:
@@ -222,8 +247,7 @@ class Endpoint:
             failure: ProviderError
             try:
                 async with asyncio.timeout(self._timeout):
-                    answer = await self._exchange(line.client, question)
-                failure = garbled(self.provider)
+                    return await self._exchange(line.client, question)
             except ProviderError as error:
                 failure = error
             except (httpx2.TimeoutException, TimeoutError) as error:
@@ -242,24 +266,13 @@ class Endpoint:
                     else f"the connection broke ({type(error).__name__})",
                     retryable=not closed,
                 )
-            else:
-                try:
-                    if len(answer) <= _LONG:
-                        return read(self._parsed(answer))
-                    return await in_thread(lambda: read(self._parsed(answer)))
-                except ACMSError:
-                    raise
-                except Exception:  # it may hold words of the answer: the failure above says enough
-                    pass
         raise failure
 
     async def _exchange(self, client: httpx2.AsyncClient, question: _Question) -> bytes:
-        url = self._url.copy_with(path=f"{self._url.path.rstrip('/')}/{question.path.lstrip('/')}")
-        if question.query:
-            url = url.copy_with(query=question.query.encode())
-        method, content = question.method, question.content
+        method, url, content, headers, whole = question
         if self._guard is None:
-            return await self._send(client, client.build_request(method, url, content=content))
+            request = client.build_request(method, url, content=content, headers={**headers})
+            return await self._send(client, request, whole)
         host = url.raw_host.decode("ascii")
         *others, last = await self._guard.addresses(host, url.port or 443, provider=self.provider)
 
@@ -268,22 +281,22 @@ class Endpoint:
                 method,
                 url.copy_with(host=address),
                 content=content,
-                headers={"host": url.netloc.decode("ascii")},
+                headers={**headers, "host": url.netloc.decode("ascii")},
                 extensions={"sni_hostname": host},
             )
-            return await self._send(client, request)
+            return await self._send(client, request, whole)
 
         for address in others:
             with contextlib.suppress(httpx2.ConnectError, httpx2.ConnectTimeout):  # nothing was sent
                 return await send(address)
         return await send(last)
 
-    async def _send(self, client: httpx2.AsyncClient, request: httpx2.Request) -> bytes:
+    async def _send(self, client: httpx2.AsyncClient, request: httpx2.Request, whole: bool) -> bytes:
         response = await client.send(request, stream=True)
         try:
             status = response.status_code
             if 200 <= status < 300:
-                return await self._read(response)
+                return await self._read(response) if whole else b""
             code, param = self._complaint(await self._head(response))
         finally:
             await response.aclose()
@@ -365,6 +378,12 @@ class Endpoint:
     def _retried(self, attempt: int, error: Exception) -> None:
         status = error.status if isinstance(error, StatusError) else None
         log(logging.INFO, "provider_retried", provider=self.provider, attempt=attempt, status=status)
+
+
+@cache
+def _context() -> ssl.SSLContext:
+    """Return what checks certificates: it takes 10 ms to make, and is the same for every endpoint."""
+    return httpx2.create_ssl_context()
 
 
 def passing(status: int) -> bool:

@@ -22,7 +22,7 @@ _ALLOWED: tuple[tuple[bytes, bytes], ...] = (
     (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE"),
     (
         b"access-control-allow-headers",
-        b"authorization, content-type, idempotency-key, if-match, prefer, x-request-id,"
+        b"authorization, content-type, idempotency-key, if-match, last-event-id, prefer, x-request-id,"
         b" mcp-protocol-version, mcp-method, mcp-name",
     ),
     (b"access-control-max-age", b"600"),

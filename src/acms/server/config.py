@@ -28,6 +28,8 @@ class Limits:
     batch: int = 256
     #: Tokens a window, a recall or a prompt may be asked for.
     tokens: int = 2_000_000
+    #: Streams of events that one key may have open at a process; without keys, everybody together.
+    key_streams: int = 64
     #: Seconds until a request is answered; streams are not bound by it.
     deadline_seconds: float = 30.0
     #: Requests a second that a key and a tenant may make in the long run, and at once.
@@ -43,7 +45,7 @@ class Limits:
         try:
             for name in ("body_bytes", "import_bytes", "message_bytes", "batch", "tokens"):
                 validation.whole(getattr(self, name), name, least=1)
-            for name in ("key_burst", "tenant_burst", "stranger_burst"):
+            for name in ("key_streams", "key_burst", "tenant_burst", "stranger_burst"):
                 validation.whole(getattr(self, name), name, least=1)
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error

@@ -5,6 +5,7 @@ Find its operation, admit who asks, read what is asked, do it, answer. Errors ar
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from types import AsyncGeneratorType
@@ -26,6 +27,10 @@ from acms.server.principal import EVERYWHERE
 from acms.server.service import Service
 
 __all__ = ["pairs", "routes"]
+
+EVENTS = "text/event-stream"
+TAKEN_SECONDS = 30.0
+"""Until somebody who is sent a stream of events must have taken a piece of it."""
 
 
 def routes(service: Service, operations: Iterable[Operation]) -> list[Route]:
@@ -64,11 +69,14 @@ class _Resource:
         try:
             reply = await self._run(call, timed)
             try:
-                await _answer(reply, operation, scope["method"])(scope, receive, send)
+                sent = _taken(send) if operation.media == EVENTS else send
+                await _answer(reply, operation, scope["method"])(scope, receive, sent)
             finally:
                 if isinstance(reply.body, AsyncGeneratorType):  # the client may have left it halfway
                     await reply.body.aclose()
         finally:
+            for end in call.ends:
+                end()
             if lease is not None:
                 call.tenant.leave(lease)
 
@@ -179,6 +187,19 @@ async def _whole(receive: Receive) -> bytes:
         pieces.append(message.get("body", b""))
         more = message.get("more_body", False)
     return b"".join(pieces)
+
+
+def _taken(send: Send) -> Send:
+    """Return what sends a stream that goes on, to somebody who takes it: else it would wait with what it has read."""
+
+    async def taken(message: Message) -> None:
+        try:
+            async with asyncio.timeout(TAKEN_SECONDS):
+                await send(message)
+        except TimeoutError:
+            raise ClientDisconnect from None
+
+    return taken
 
 
 def _answer(reply: Reply, operation: Operation, method: str) -> Response:

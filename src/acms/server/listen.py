@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Callable
 
+from uvicorn import Config, Server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-__all__ = ["Bounded", "bounded"]
+__all__ = ["Bounded", "Listening", "bounded"]
 
 HEAD_BYTES = 65_536
 """Of a request beside its body: the request line, all header fields and the trailer fields together."""
@@ -132,3 +135,16 @@ class Bounded(HttpToolsProtocol):
 def bounded(*, head_bytes: int = HEAD_BYTES, head_seconds: float = HEAD_SECONDS) -> type[Bounded]:
     """Return the HTTP protocol of `acms serve`, for `http=` of any uvicorn."""
     return type("Bounded", (Bounded,), {"head_bytes": head_bytes, "head_seconds": head_seconds})
+
+
+class Listening(Server):
+    """A server that says when it begins to stop: it waits for what is under way, and some would go on."""
+
+    def __init__(self, config: Config, stopping: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop, once that was said."""
+        self._stopping()
+        await super().shutdown(sockets)

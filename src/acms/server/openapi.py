@@ -48,6 +48,7 @@ _PROBLEM: Mapping[str, Json] = {
 _HEADERS: Mapping[str, str] = {
     "Idempotency-Key": "Makes the request have its effect once, however often it is sent.",
     "If-Match": "The ETag that was last seen: refused with 412 when a message came after it.",
+    "Last-Event-ID": "The id of the last event that was handled; goes before `after`. A browser sends it by itself.",
     "Prefer": "`wait=n`: wait up to n seconds for the job to end (RFC 7240).",
 }
 _PATTERNS: Mapping[str, str] = {
@@ -60,6 +61,7 @@ _GIVES: Mapping[str, Mapping[str, str]] = {
     "appendMessages": {"entry_id": "/data/0/id", "version": "/data/0/version"},
     "compactContext": {"job_id": "/data/job/id"},
     "reflectContext": {"job_id": "/data/id"},
+    "addWebhook": {"webhook_id": "/data/id"},
     "putTag": {"name": "/data/name"},
 }
 """Where an answer has what the paths of other operations ask for: these become its links."""

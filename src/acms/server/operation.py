@@ -62,6 +62,8 @@ class Call(Generic[Q, B]):
     request_id: str
     #: Of an operation that reads its body as a stream: the pieces of it.
     stream: AsyncIterator[bytes] | None = None
+    #: What is called when the request has ended, however it did.
+    ends: list[Callable[[], object]] = field(default_factory=lambda: [])
     #: The data of whoever asks; unset for an operation that needs nobody to be known.
     tenant: Tenant = field(init=False)
 

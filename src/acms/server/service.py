@@ -20,6 +20,7 @@ from acms.server.grants import Grants
 from acms.server.keys import Keys
 from acms.server.metrics import Metrics
 from acms.server.oidc import Tokens
+from acms.server.streams import Streams
 from acms.server.tenants import OWN, Engine, Stores, working
 
 LOOK_SECONDS = 15.0
@@ -46,6 +47,7 @@ class Service:
         self.grants = Grants(self.stores, self.keys)
         self.tokens = None if config.oidc is None else Tokens(config.oidc)
         self.gate = Gate(config, self.keys, self.grants, self.tokens)
+        self.streams = Streams(config.limits.key_streams)
         #: The OpenAPI document.
         self.document = document
         #: Requests under way.
@@ -96,6 +98,7 @@ class Service:
 
     async def stop(self) -> None:
         """Wait for what is under way, for at most `grace_seconds`, give up the rest and close the stores."""
+        self.streams.end()
         try:
             async with asyncio.timeout(self.config.grace_seconds):
                 await self.idle.wait()

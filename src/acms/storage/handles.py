@@ -44,8 +44,15 @@ class Here:
     reflecting: set[str] = field(default_factory=set)
     #: How many wait for what is done in the background: then it need not keep out of anybody's way.
     waiting: int = 0
+    #: Who waits for something to be appended to a log by a session here, by the log.
+    listening: dict[str, set[asyncio.Event]] = field(default_factory=dict)
     #: Calls of reflectors under way: they end when the handle is closed.
     calls: set[Any] = field(default_factory=set)
+
+    def tell(self, context: str) -> None:
+        """Say that something was appended to a log."""
+        for event in self.listening.get(context, ()):
+            event.set()
 
     async def stop(self) -> None:
         """End what is done in the background."""
@@ -101,6 +108,19 @@ def waiting(storage: StorageBackend) -> Generator[None]:
         yield
     finally:
         state.waiting -= 1
+
+
+@contextmanager
+def heard(storage: StorageBackend, context: str) -> Generator[asyncio.Event]:
+    """Return what is set inside the block when a session here appended to a log; other processes are not heard."""
+    listening, event = here(storage).listening, asyncio.Event()
+    listening.setdefault(context, set()).add(event)
+    try:
+        yield event
+    finally:
+        listening[context].discard(event)
+        if not listening[context]:
+            del listening[context]
 
 
 def retain(storage: StorageBackend) -> None:

@@ -25,7 +25,7 @@ from acms.model import (
     Head,
     Kind,
 )
-from acms.ports import HasHeads, HasRecords, StorageBackend
+from acms.ports import HasHeads, HasOwnValues, HasRecords, StorageBackend
 from acms.storage import append_rules, handles
 from acms.storage.append_rules import Read
 from acms.storage.sessions import sessions
@@ -56,6 +56,8 @@ class WrapperStorage:
         self.tenant = inner.tenant
         if isinstance(inner, HasRecords):  # else the wrapper must not look as if it could
             self.record, self.put_record = inner.record, inner.put_record
+        if isinstance(inner, HasOwnValues):
+            self.own_values = inner.own_values
         if isinstance(inner, HasHeads):
             self.heads, self.heads_of = inner.heads, inner.heads_of
 

@@ -311,6 +311,7 @@ class WriteQueue:
         (result,) = await self._storage.append([op])
         if isinstance(result, ACMSError):
             raise result
+        self._here.tell(self.context)
         self._head = result.head
         self._tail = Tail.from_json(result.head.tail) if result.repeated else tail
         return self._delivered(placed, jobs, result)

@@ -10,6 +10,7 @@ from acms.server.routes import (
     compaction,
     contexts,
     entries,
+    events,
     export,
     facts,
     forks,
@@ -22,6 +23,7 @@ from acms.server.routes import (
     prompts,
     recall,
     renders,
+    webhooks,
 )
 
 __all__ = ["OPERATIONS"]
@@ -30,6 +32,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *contexts.operations.all,
     *messages.operations.all,
     *history.operations.all,
+    *events.operations.all,
     *forks.operations.all,
     *recall.operations.all,
     *prompts.operations.all,
@@ -43,6 +46,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *export.operations.all,
     *grants.operations.all,
     *acs.operations.all,
+    *webhooks.operations.all,
     *audit_log.operations.all,
     *health.operations.all,
 )

@@ -46,6 +46,8 @@ from acms.model import (
 )
 from acms.storage import append_rules, handles, records, search
 from acms.storage.append_rules import Read
+from acms.storage.kv_home import InMemoryKV
+from acms.storage.outbox import Outbox
 from acms.storage.sessions import contains, sessions
 
 P = ParamSpec("P")
@@ -221,6 +223,8 @@ class MemoryStorage:
         self._entropy = entropy
         self._logs: dict[str, Log] = {}
         self._jobs = JobQueue(clock)
+        self._own = InMemoryKV(clock=clock, entropy=entropy)
+        self._outbox = Outbox(self, self._own)
         #: Held by whoever reads or writes: several event loops run in several threads.
         self.lock = threading.RLock()
         #: One record per erasure or expiry.
@@ -406,9 +410,16 @@ class MemoryStorage:
         root = self._logs[found.context.root]
         return replace(found.head, epoch=root.epoch, derived=root.seq)
 
-    @_alone
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         """Append; each operation is atomic on its own."""
+        return await self._outbox.append(ops, self._append_all)
+
+    def own_values(self) -> InMemoryKV:
+        """Return what ACMS itself keeps about the tenant."""
+        return self._own
+
+    @_alone
+    async def _append_all(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         results: list[Receipt | ACMSError] = []
         for op in ops:
             try:

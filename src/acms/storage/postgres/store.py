@@ -40,6 +40,7 @@ from acms.results import Rewriting
 from acms.runtime.loops import PerLoop
 from acms.storage import handles, records
 from acms.storage.kv_home import Clock, utc_now
+from acms.storage.outbox import Outbox, own_name
 from acms.storage.postgres.append import Appender
 from acms.storage.postgres.contexts import Contexts
 from acms.storage.postgres.database import Database
@@ -93,6 +94,10 @@ class PostgresStorage:
         self._contexts, self._reader, self._records = Contexts(db), Reader(db), Records(db)
         self._eraser, self._searcher, self._feed = Eraser(db), Searcher(db), Feed(db)
         self._hints = hints
+        patience = retry_seconds + statement_seconds
+        own = own_name(db.tenant)
+        self._own = PostgresKV(pool, tenant=own, timeout_seconds=patience, clock=clock, entropy=entropy)
+        self._outbox = Outbox(self, self._own)
         #: What waits to be sent does so on its event loop.
         self._loops = PerLoop(self._outgoing)
 
@@ -145,6 +150,7 @@ class PostgresStorage:
         """Finish what is under way and let go of the connections; the last handle closes them."""
         await self._derived.arrived()
         await self._appender.close()
+        await self._own.aclose()
         await self._db.close()
 
     # ── the schema ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -202,7 +208,14 @@ class PostgresStorage:
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         """Append; each operation is atomic on its own, those that wait together share a commit."""
+        return await self._outbox.append(ops, self._append)
+
+    async def _append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         return await self._appender.append(ops)
+
+    def own_values(self) -> PostgresKV:
+        """Return what ACMS itself keeps about the tenant, over the connections of this handle."""
+        return self._own
 
     async def read(
         self,

@@ -34,6 +34,7 @@ class SQLiteKV(KVHome):
         clock: Clock = utc_now,
         entropy: Entropy = os.urandom,
     ) -> None:
+        self._owns = True
         self._file = SQLiteFile(
             path, durability=durability, read_only=read_only, busy_seconds=busy_seconds, clock=clock
         )
@@ -42,6 +43,16 @@ class SQLiteKV(KVHome):
         self._clock = clock
         self._entropy = entropy
         self._tables = Tables(self.tenant, queries("kv_sqlite"))
+
+    @classmethod
+    def over(cls, file: SQLiteFile, tenant: str, clock: Clock, entropy: Entropy) -> SQLiteKV:
+        """Return the values of a tenant in a file that somebody else opens and closes."""
+        made = cls.__new__(cls)
+        made._file, made._clock, made._entropy = file, clock, entropy
+        made.path, made.durability, made.read_only = file.path, file.durability, file.read_only
+        made.tenant, made._owns = tenant, False
+        made._tables = Tables(tenant, queries("kv_sqlite"))
+        return made
 
     def __repr__(self) -> str:
         mode = ", read_only=True" if self.read_only else ""
@@ -72,7 +83,8 @@ class SQLiteKV(KVHome):
 
     async def aclose(self) -> None:
         """Finish what is queued and close the file; idempotent. A later call opens it again."""
-        await self._file.aclose()
+        if self._owns:
+            await self._file.aclose()
 
     async def migrations(self, *, partitions: int | None = None) -> list[Migration]:
         """Return every step of the schema; the file is read, or left alone where there is none."""

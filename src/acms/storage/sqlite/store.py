@@ -41,6 +41,7 @@ from acms.model import (
 from acms.results import Rewriting
 from acms.storage import append_rules, handles, records
 from acms.storage.append_rules import Read
+from acms.storage.outbox import Outbox, own_name
 from acms.storage.sessions import sessions
 from acms.storage.sql import queries
 from acms.storage.sqlite.append import Appender
@@ -48,6 +49,7 @@ from acms.storage.sqlite.contexts import Contexts
 from acms.storage.sqlite.erase import Eraser
 from acms.storage.sqlite.file import SQLiteFile, Steps
 from acms.storage.sqlite.jobs import JobQueue
+from acms.storage.sqlite.kv import SQLiteKV
 from acms.storage.sqlite.records import Records
 from acms.storage.sqlite.tables import DerivedRows, Tables
 
@@ -87,6 +89,8 @@ class SQLiteStorage:
         self._derived = DerivedRows(self._tables)
         self._records = Records(self._tables)
         self._eraser = Eraser(self._file, self._tables, clock)
+        self._own = SQLiteKV.over(self._file, own_name(self.tenant), clock, entropy)
+        self._outbox = Outbox(self, self._own)
         self._file.steps = Steps(self._appender.together, self._appender.forget, self._eraser.committed)
 
     def __repr__(self) -> str:
@@ -151,7 +155,14 @@ class SQLiteStorage:
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         """Append; each operation is atomic on its own, all waiting ones share a commit."""
+        return await self._outbox.append(ops, self._append)
+
+    async def _append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         return await self._file.write_all([self._appender.prepare(op) for op in ops])
+
+    def own_values(self) -> SQLiteKV:
+        """Return what ACMS itself keeps about the tenant, in the same file."""
+        return self._own
 
     async def read(
         self,

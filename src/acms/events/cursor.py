@@ -1,0 +1,83 @@
+"""Where a reader of events stands: a version of the log, and which jobs it was told of.
+
+Versions are gap-free, so one number says which entries were told. A job has no number for each of its changes: the
+cursor has the highest number of a job that was told, and how those stood that had not been done by then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from acms.errors import ValidationError
+from acms.model import Job, JobState
+
+__all__ = ["Cursor"]
+
+FOLLOWED = 64
+"""Jobs that are not done of which a cursor knows how they stand; older ones are not followed any more."""
+_LETTERS = {JobState.READY: "w", JobState.RUNNING: "r", JobState.FAILED: "f", JobState.CANCELLED: "c"}
+_STATES = {letter: state for state, letter in _LETTERS.items()}
+_JOB = r"\.([0-9]{1,18})([wrfc])([0-9]{1,9})"
+_TEXT = re.compile(rf"([0-9]{{1,18}})(?:-([0-9]{{1,18}})((?:{_JOB}){{0,{FOLLOWED}}}))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """A place in the events of a log; as text `42`, or `42-17.12r3` when it knows of jobs too."""
+
+    #: Entries up to this version were told.
+    version: int = 0
+    #: Highest number of a job that was told; None when nothing was told of jobs yet.
+    job: int | None = None
+    #: How jobs stood when they were last told, by number, those that were not done: state and attempt.
+    unfinished: Mapping[int, tuple[JobState, int]] = field(default_factory=dict[int, tuple[JobState, int]])
+
+    @classmethod
+    def read(cls, text: str | int) -> Self:
+        """Read a cursor, or a version alone; `ValidationError` for what is neither."""
+        found = _TEXT.fullmatch(str(text)) if not isinstance(text, bool) else None
+        if found is None:
+            raise ValidationError(
+                "is no cursor of events",
+                field="after",
+                options=("the cursor of the last event that was seen", "a version of the log"),
+            )
+        known = {
+            int(number): (_STATES[letter], int(attempt))
+            for number, letter, attempt in re.findall(_JOB, found[3] or "")
+        }
+        return cls(version=int(found[1]), job=None if found[2] is None else int(found[2]), unfinished=known)
+
+    def __str__(self) -> str:
+        if self.job is None:
+            return str(self.version)
+        jobs = (
+            f".{number}{_LETTERS[state]}{attempt}" for number, (state, attempt) in self.unfinished.items()
+        )
+        return f"{self.version}-{self.job}{''.join(jobs)}"
+
+    def at(self, version: int) -> Cursor:
+        """Return the cursor behind an entry."""
+        return Cursor(version=version, job=self.job, unfinished=self.unfinished)
+
+    def behind(self, job: Job) -> Cursor:
+        """Return the cursor once a job was told as it stands."""
+        number, known = int(job.id), dict(self.unfinished)
+        known.pop(number, None)
+        if job.state in _LETTERS:
+            known[number] = job.state, job.attempt
+        newest = {one: known[one] for one in sorted(known)[-FOLLOWED:]}
+        return Cursor(version=self.version, job=max(self.job or 0, number), unfinished=newest)
+
+    def upto(self, number: int) -> Cursor:
+        """Return the cursor once every job up to a number was told."""
+        return Cursor(version=self.version, job=max(self.job or 0, number), unfinished=self.unfinished)
+
+    def knows(self, job: Job) -> bool:
+        """Return whether a job was told as it stands, or is one that is not followed."""
+        number = int(job.id)
+        told = self.unfinished.get(number)
+        return told == (job.state, job.attempt) or (told is None and number <= (self.job or 0))

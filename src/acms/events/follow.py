@@ -1,0 +1,164 @@
+"""Follows a log: its entries from a cursor on, how its jobs change, and what comes next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from time import monotonic
+
+from acms.errors import SessionNotFoundError, ValidationError
+from acms.events.cursor import Cursor
+from acms.log.validation import PAGE
+from acms.model import UNFINISHED, WEBHOOK, Job, JobQuery
+from acms.ports import StorageBackend
+from acms.privacy.stage import Stage
+from acms.results import LogEvent
+from acms.runtime.threads import off_loop
+from acms.session_state import SharedSession
+from acms.storage import handles
+
+__all__ = ["Followed", "session_events", "start"]
+
+ENTRIES = 16
+"""Entries that are read at a time: what a reader that is slow keeps in memory."""
+FRESH = 0.1
+"""Seconds for which what was read may be told without a look whether it is still there."""
+LOOKS = (0.1, 1.0)
+"""Seconds between two looks at a log in which nothing happens, at first and at most."""
+HEARTBEAT = 15.0
+"""Seconds after which a reader is told that nothing happens."""
+
+
+def _going_on() -> bool:
+    return False
+
+
+async def start(storage: StorageBackend, context: str, after: str | int) -> Cursor:
+    """Return a cursor that is checked against the log; `ValidationError` when the log ends before it."""
+    cursor = Cursor.read(after)
+    head = await storage.head(context)
+    if cursor.version > head.version:
+        raise ValidationError(
+            f"the log ends at version {head.version}, {cursor.version} does not exist yet", field="after"
+        )
+    return cursor
+
+
+class Followed:
+    """The events of one log behind a cursor.
+
+    Whatever process appended, each entry is told once, in the order of versions, as the stage of privacy lets it leave
+    and as it is when it is read: one that was erased comes without its text. A job is told as it stands when that is
+    looked at, after the entries that it appended; states it went through meanwhile are not. Jobs that deliver webhooks
+    are not told.
+    """
+
+    def __init__(
+        self,
+        storage: StorageBackend,
+        context: str,
+        cursor: Cursor,
+        stage: Stage,
+        *,
+        handle: StorageBackend | None = None,
+        ended: Callable[[], bool] = _going_on,
+    ) -> None:
+        self._storage = storage
+        self._context = context
+        self.cursor = cursor
+        self._stage = stage
+        #: Where appends of this process are heard of.
+        self._handle = handle or storage
+        self._ended = ended
+
+    async def events(self, *, follow: bool = True) -> AsyncGenerator[LogEvent | None]:
+        """Yield what happened since the cursor, and what happens.
+
+        None says that everything was told so far: once at first, and then every `HEARTBEAT` seconds without an event.
+        With `follow=False` it ends where the log does. `SessionNotFoundError` once the log is deleted.
+        """
+        with handles.heard(self._handle, self._context) as heard:
+            pause, quiet = LOOKS[0], HEARTBEAT
+            while not self._ended():
+                heard.clear()
+                told = False
+                async for event in self._news():
+                    told = True
+                    yield event
+                if told:
+                    pause = LOOKS[0]
+                    continue
+                if not follow:
+                    return
+                if quiet >= HEARTBEAT:
+                    quiet = 0.0
+                    yield None
+                try:
+                    async with asyncio.timeout(pause):
+                        await heard.wait()
+                except TimeoutError:
+                    quiet += pause
+                    pause = min(LOOKS[1], pause * 1.5)
+
+    async def _news(self) -> AsyncGenerator[LogEvent]:
+        """Yield what happened since the cursor."""
+        # Jobs are looked at first: what a job that is done appended is then there to be told before it.
+        jobs, highest = await self._jobs()
+        head = await self._storage.head(self._context)
+        while self.cursor.version < head.version and not self._ended():
+            found = await self._storage.read(
+                self._context, after=self.cursor.version, at=head.version, limit=ENTRIES
+            )
+            if not found:
+                break
+            shown = await off_loop(partial(self._stage.entries, found), self._stage.unread(found))
+            read = monotonic()
+            for entry in shown:
+                self.cursor = self.cursor.at(entry.version)
+                yield LogEvent(cursor=str(self.cursor), entry=entry)
+                if monotonic() - read > FRESH:  # the reader is slow: what follows may have been erased since
+                    break
+        for job in jobs:  # by their numbers: a reader that is cut off is told of the rest when it comes again
+            self.cursor = self.cursor.behind(job)
+            yield LogEvent(cursor=str(self.cursor), job=job)
+        self.cursor = self.cursor.upto(highest)
+
+    async def _jobs(self) -> tuple[list[Job], int]:
+        """Return the jobs that changed since the cursor, oldest first, and the highest number there is."""
+        cursor, highest, after = self.cursor, self.cursor.job or 0, None
+        found: dict[str, Job] = {}
+        while True:
+            page = await self._storage.jobs(JobQuery(context=self._context, after=after, limit=PAGE))
+            found |= {job.id: job for job in page.items}
+            highest = max([highest, *(int(job.id) for job in page.items)])
+            # A reader that was told nothing of jobs yet begins with those that are not finished.
+            if cursor.job is None or page.next_after is None or int(page.next_after) <= cursor.job:
+                break
+            after = page.next_after
+        missing = tuple([str(number) for number in cursor.unfinished if str(number) not in found])
+        if missing:
+            found |= {job.id: job for job in (await self._storage.jobs(JobQuery(ids=missing))).items}
+        if cursor.job is None:
+            query = JobQuery(context=self._context, states=UNFINISHED, limit=PAGE)
+            found = {job.id: job for job in (await self._storage.jobs(query)).items}
+        changed = [job for job in found.values() if not cursor.knows(job) and job.kind != WEBHOOK]
+        return sorted(changed, key=lambda job: int(job.id)), highest
+
+
+async def session_events(
+    shared: SharedSession, after: str | int, *, follow: bool
+) -> AsyncGenerator[LogEvent]:
+    """Yield the events of a session's log behind a cursor; see `acms.ACMS.events`."""
+    context = await shared.find()
+    if context is None:
+        raise SessionNotFoundError(f"the session {shared.session_id!r} does not exist yet")
+    cursor = await start(shared.storage, context, after)
+    followed = Followed(shared.storage, context, cursor, shared.stage, handle=shared.handle)
+    events = followed.events(follow=follow)
+    try:
+        async for event in events:
+            if event is not None:
+                yield event
+    finally:
+        await events.aclose()

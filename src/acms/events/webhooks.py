@@ -1,0 +1,195 @@
+"""The webhooks of a tenant: which there are, and how far each log was delivered to each.
+
+They lie in the tenant's own values, which no pin and no request can name: one value for all of them, one for each log
+that is delivered to one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from acms.errors import ConfigurationError, ConflictError, NotFoundError, ValidationError
+from acms.events.signing import new_secret
+from acms.jobs import requests
+from acms.log import validation
+from acms.log.encoding import Entropy, token
+from acms.model import WEBHOOK, Job, JobQuery, JobState, Json, Kind, KVEntry
+from acms.nouns import read, write
+from acms.ports import HasOwnValues, ListingKV, StorageBackend
+from acms.providers.http import Endpoint
+from acms.results import Webhook
+from acms.storage.kv import update_entry
+from acms.storage.outbox import WEBHOOKS
+
+__all__ = ["Progress", "Webhooks"]
+
+MOST = 16
+"""Webhooks of a tenant."""
+URL_CHARS = 2048
+KINDS = tuple(kind.value for kind in Kind)
+_ID = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a log was delivered to a webhook."""
+
+    #: Entries up to this version were taken, or are none that it is told of.
+    version: int
+    #: Attempts that failed since one was taken.
+    failures: int = 0
+
+
+class Webhooks:
+    """The webhooks of the tenant of a store."""
+
+    def __init__(
+        self,
+        storage: StorageBackend,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        entropy: Entropy = os.urandom,
+    ) -> None:
+        if not isinstance(storage, HasOwnValues):
+            raise ConfigurationError("this store keeps no webhooks", options=("sqlite:///", "postgresql://"))
+        self._storage = storage
+        self._kv: ListingKV = storage.own_values()
+        self._clock = clock
+        self._entropy = entropy
+
+    async def add(
+        self, url: str, *, events: Iterable[str] = KINDS, private: bool = False
+    ) -> tuple[Webhook, str]:
+        """Add a webhook; return it and its secret, which is not shown again.
+
+        It is told of what is appended from two seconds later on. Without `private` the address must be https, and
+        every address that its name resolves to public, at each delivery.
+        """
+        kinds = set(events)
+        if unknown := sorted(kinds - set(KINDS)):
+            raise ValidationError(f"{unknown[0]!r} is no kind of entry", field="events", options=KINDS)
+        if not kinds:
+            raise ValidationError("must name at least one kind", field="events", options=KINDS)
+        made = Webhook(
+            id=token(self._entropy, _ID),
+            url=_checked(url, private),
+            events=tuple([kind for kind in KINDS if kind in kinds]),
+            private=private,
+            created_at=self._clock(),
+        )
+        secret = new_secret(self._entropy)
+
+        def change(entry: KVEntry | None) -> Json:
+            rows = _rows(entry)
+            if len(rows) >= MOST:
+                raise ConflictError(
+                    f"there are {MOST} webhooks already", retryable=False, options=("remove one of them",)
+                )
+            return {**rows, made.id: {**write(made, wire=False), "secret": secret}}
+
+        await update_entry(self._kv, WEBHOOKS, change)
+        return made, secret
+
+    async def list(self) -> list[Webhook]:
+        """Return the webhooks, oldest first; never their secrets."""
+        rows = _rows(await self._kv.get(WEBHOOKS))
+        return sorted([_webhook(id, row) for id, row in rows.items()], key=lambda one: one.created_at)
+
+    async def find(self, id: str) -> tuple[Webhook, str] | None:
+        """Return a webhook and its secret, for whoever delivers; None when there is none."""
+        row = _rows(await self._kv.get(WEBHOOKS)).get(id)
+        return None if row is None else (_webhook(id, row), row["secret"])
+
+    async def remove(self, id: str) -> None:
+        """Remove a webhook; what was not delivered to it by now is not. `NotFoundError` when there is none."""
+        await self._known(id)
+
+        def change(entry: KVEntry | None) -> Json:
+            return {other: row for other, row in _rows(entry).items() if other != id}
+
+        await update_entry(self._kv, WEBHOOKS, change)
+        while page := (await self._kv.list(_place(id, ""), limit=validation.PAGE)).entries:
+            for entry in page:
+                await self._kv.delete(entry.key)
+
+    async def replay(self, id: str) -> list[Job]:
+        """Try again what was given up, with as many attempts as at first; return the jobs.
+
+        Each goes on with the first entry that was not taken: the order of a log holds. `NotFoundError` when there is no
+        such webhook.
+        """
+        await self._known(id)
+        found: list[Job] = []
+        async for job in self._given_up(id):
+            progress = await self.progress(id, job.context)
+            if progress is not None:
+                await self.keep(id, job.context, Progress(version=progress.version))
+            try:
+                found.append(await requests.retry(self._storage, job.id))
+            except ConflictError:  # a later job does its work by now
+                continue
+        return found
+
+    async def _given_up(self, id: str) -> AsyncIterator[Job]:
+        after: str | None = None
+        while True:
+            query = JobQuery(states=(JobState.FAILED,), after=after, limit=validation.PAGE)
+            page = await self._storage.jobs(query)
+            for job in page.items:
+                if job.kind == WEBHOOK and job.payload.get("webhook") == id:
+                    yield job
+            if (after := page.next_after) is None:
+                return
+
+    # ── how far ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def progress(self, id: str, context: str) -> Progress | None:
+        """Return how far a log was delivered; None when its delivery has not begun."""
+        entry = await self._kv.get(_place(id, context))
+        return None if entry is None else read(Progress, entry.data, wire=False)
+
+    async def keep(self, id: str, context: str, progress: Progress) -> None:
+        """Store how far a log was delivered."""
+        await self._kv.set(_place(id, context), write(progress, wire=False))
+
+    async def _known(self, id: str) -> None:
+        if id not in _rows(await self._kv.get(WEBHOOKS)):
+            raise NotFoundError(f"no webhook has the id {id!r}", options=("list the webhooks",))
+
+
+def _rows(entry: KVEntry | None) -> dict[str, Any]:
+    return {} if entry is None else dict(entry.data)
+
+
+def _webhook(id: str, row: Mapping[str, Any]) -> Webhook:
+    return read(Webhook, {name: value for name, value in row.items() if name != "secret"}, wire=False)
+
+
+def _place(id: str, context: str) -> str:
+    return f"{WEBHOOKS}/{id}/{context}"
+
+
+def _checked(url: str, private: bool) -> str:
+    """Return the address of a webhook; what is wrong with it is said without it, as there may be a password in it."""
+    text = validation.text(url, "url", limit=URL_CHARS)
+    try:
+        found = urlsplit(text)
+        usable = bool(found.hostname) and (found.port or 1) > 0
+    except ValueError:
+        found, usable = None, False
+    if found is None or not usable or found.scheme not in ("http", "https"):
+        raise ValidationError("is not an address such as https://example.com/hook", field="url")
+    if found.username is not None or found.password is not None or found.query or found.fragment:
+        raise ValidationError("must hold no user, no password, no query and no fragment", field="url")
+    if found.scheme != "https" and not private:
+        raise ValidationError("must be https", field="url")
+    try:
+        Endpoint(text, trusted=private)
+    except ConfigurationError:  # a name that cannot be in a request
+        raise ValidationError("is not an address such as https://example.com/hook", field="url") from None
+    return text

@@ -1,0 +1,94 @@
+"""What happens to a log, over HTTP: a stream of server-sent events that whoever reads can resume."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Annotated
+
+from pydantic import Field
+
+from acms.errors import ACMSError
+from acms.events.follow import Followed, start
+from acms.model import Entry, Json
+from acms.nouns import write
+from acms.results import LogEvent
+from acms.server import wire
+from acms.server.operation import Call, Operations, Query, Reply, Scope
+
+__all__ = ["operations"]
+
+operations = Operations("events")
+
+EVENTS = "text/event-stream"
+AGAIN = 2_000
+"""Milliseconds after which a reader whose stream has ended asks again."""
+
+
+_EVENT: Json = {
+    "type": "object",
+    "description": "One server-sent event; those without data say where the stream stands.",
+    "properties": {
+        "event": {"type": "string", "enum": ["entry", "job"]},
+        "id": {"type": "string", "description": "The cursor behind it."},
+        "data": {"type": "string", "description": "The entry, as one is got by its id, or the job: JSON."},
+        "retry": {"type": "integer", "description": "Milliseconds until a reader that lost it asks again."},
+    },
+}
+
+
+class EventsQuery(Query):
+    """Where a stream of events begins, and whether it goes on."""
+
+    #: The id of the last event that was handled, or a version: what came after it is sent. 0: from the beginning.
+    after: Annotated[str, Field(max_length=2048)] = "0"
+    #: Go on with what happens; else the stream ends where the log does.
+    follow: bool = True
+
+
+@operations(
+    "GET",
+    "/contexts/{context_id}/events",
+    scope=Scope.READ,
+    query=EventsQuery,
+    takes=("Last-Event-ID",),
+    media=EVENTS,
+    reply=_EVENT,
+)
+async def stream_events(call: Call[EventsQuery, None]) -> Reply:
+    """Stream what is appended to a log, and how its jobs change, as server-sent events.
+
+    Each `entry` is sent once, in the order of versions, as messages are listed; a `job` as it stands, after what it
+    appended. The id of an event is the cursor behind it: whoever comes again with `Last-Event-ID` or `after` goes on
+    there, at any process of the service, without a gap and without a repetition. Every 15
+    seconds a comment says that the stream is there. It ends when the log is deleted or the service stops.
+    """
+    context = call.path["context_id"]
+    session = await call.tenant.session(context)
+    cursor = await start(session.storage, context, call.headers.get("last-event-id") or call.query.after)
+    streams = call.app.streams
+    call.ends.append(streams.begin(call.principal.key))
+    followed = Followed(
+        session.storage, context, cursor, session.stage, handle=call.tenant.handle, ended=streams.ended
+    )
+    headers = {"X-Accel-Buffering": "no"}
+    return Reply(body=_sent(followed, call.query.follow), media=EVENTS, headers=headers)
+
+
+async def _sent(followed: Followed, follow: bool) -> AsyncGenerator[bytes]:
+    """Yield the lines of a stream; what goes wrong ends it, and is told when the reader asks again."""
+    yield f"retry: {AGAIN}\n\n".encode()
+    events = followed.events(follow=follow)
+    try:
+        async for event in events:
+            yield (
+                f": {followed.cursor}\nid: {followed.cursor}\n\n".encode() if event is None else _block(event)
+            )
+    except ACMSError:
+        return
+    finally:
+        await events.aclose()
+
+
+def _block(event: LogEvent) -> bytes:
+    name, shown = ("job", write(event.job)) if event.entry is None else ("entry", write(event.entry, Entry))
+    return b"event: %s\nid: %s\ndata: %s\n\n" % (name.encode(), event.cursor.encode(), wire.written(shown))

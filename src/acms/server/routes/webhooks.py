@@ -1,0 +1,89 @@
+"""Webhooks over HTTP: the addresses that are told what is appended to the logs of a tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from acms.events.webhooks import KINDS, URL_CHARS, Webhooks
+from acms.model import Job
+from acms.nouns import write
+from acms.results import Webhook
+from acms.server.operation import Body, Call, Operations, Reply, Scope
+from acms.server.replies import listed, many, single
+from acms.server.routes.jobs import visible
+
+__all__ = ["operations"]
+
+operations = Operations("webhooks")
+
+_PATH = "/webhooks/{webhook_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewWebhook(Webhook):
+    """A webhook that was added just now."""
+
+    #: What its receiver checks signatures with; it cannot be shown again.
+    secret: str
+
+
+class WebhookBody(Body):
+    """Who is told, and of what."""
+
+    #: Where requests are sent: https, at public addresses.
+    url: Annotated[str, Field(max_length=URL_CHARS)]
+    #: Kinds of the entries that it is told of.
+    events: Annotated[
+        Sequence[Literal["message", "fact", "summary", "episode", "retraction"]], Field(min_length=1)
+    ] = KINDS  # type: ignore[assignment]  # the same words
+
+
+def _webhooks(call: Call[Any, Any]) -> Webhooks:
+    return Webhooks(call.tenant.handle)
+
+
+@operations(
+    "POST",
+    "/webhooks",
+    scope=Scope.ADMIN,
+    body=WebhookBody,
+    reply=single(NewWebhook),
+    status=201,
+    example={"url": "https://example.com/acms", "events": ["message", "fact"]},
+)
+async def add_webhook(call: Call[None, WebhookBody]) -> Reply:
+    """Tell an address what is appended from now on, in each log of the tenant.
+
+    It is sent ids, kinds and versions, no text, signed as Standard Webhooks has it with the secret that is shown here,
+    this once. An address that is not public is never connected to, whatever its name resolves to by then.
+    """
+    made, secret = await _webhooks(call).add(call.body.url, events=call.body.events)
+    return Reply(body={"data": {**write(made), "secret": secret}})
+
+
+@operations("GET", "/webhooks", scope=Scope.ADMIN, reply=many(Webhook, str))
+async def list_webhooks(call: Call[None, None]) -> Reply:
+    """List the webhooks of the tenant, oldest first; never their secrets."""
+    return listed([write(one) for one in await _webhooks(call).list()], None)
+
+
+@operations("DELETE", _PATH, scope=Scope.ADMIN, status=204)
+async def remove_webhook(call: Call[None, None]) -> Reply:
+    """Remove a webhook; what was not delivered to it by now is not."""
+    await _webhooks(call).remove(call.path["webhook_id"])
+    return Reply()
+
+
+@operations("POST", f"{_PATH}/replay", scope=Scope.ADMIN, reply=many(Job, str))
+async def replay_webhook(call: Call[None, None]) -> Reply:
+    """Deliver again what was given up, each log from the first entry that was not taken; the answer are the jobs.
+
+    What was given up is listed as jobs of the kind `webhook` that failed.
+    """
+    jobs = await _webhooks(call).replay(call.path["webhook_id"])
+    call.tenant.work()
+    return listed([write(job) for job in await visible(call.tenant, jobs)], None)

@@ -1,0 +1,116 @@
+"""The outbox: what is appended asks, in the same commit, for its delivery to the webhooks of the tenant.
+
+The request is a job that rides on the append, one for each webhook and log: whoever appends, in whatever process,
+leaves it behind or appends nothing. Which webhooks there are lies in the tenant's own values and is believed for two
+seconds: a tenant without any pays one read in that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from time import monotonic
+from typing import Any, TypeAlias
+
+from acms.errors import ACMSError
+from acms.log.validation import NAME_CHARS
+from acms.model import WEBHOOK, Append, JobDraft, Json, Receipt
+from acms.ports import KVMemory, StorageBackend
+from acms.storage import handles
+
+__all__ = ["FRESH", "WEBHOOKS", "Outbox", "own_name"]
+
+WEBHOOKS = "webhooks"
+"""Key of the tenant's own value that has its webhooks by their ids."""
+FRESH = 2.0
+"""Seconds for which the list of webhooks is believed."""
+KNOWN = 100_000
+"""Logs of which is remembered that their delivery has begun, or is none of anybody's business."""
+
+Appender: TypeAlias = Callable[[Sequence[Append]], Awaitable[list[Receipt | ACMSError]]]
+
+
+def own_name(tenant: str) -> str:
+    """Return the name under which a store keeps what is ACMS's own about a tenant."""
+    name = f"@{tenant}"
+    return name if len(name) <= NAME_CHARS else f"@{sha256(tenant.encode()).hexdigest()}"
+
+
+class Outbox:
+    """What a storage handle adds to appends."""
+
+    def __init__(
+        self, storage: StorageBackend, kv: KVMemory, *, elapsed: Callable[[], float] = monotonic
+    ) -> None:
+        self._storage = storage
+        self._kv = kv
+        self._elapsed = elapsed
+        self._until = -1.0
+        #: Kinds of entries that each webhook is told of.
+        self._wanted: Mapping[str, frozenset[str]] | None = None
+        self._known: set[tuple[str, str]] = set()
+
+    async def append(self, ops: Sequence[Append], append: Appender) -> list[Receipt | ACMSError]:
+        """Append, and ask for what is to be delivered in the same commit."""
+        if self._elapsed() >= self._until:
+            await self._look()
+        if not self._wanted:
+            return await append(ops)
+        asking = [await self._asking(op) for op in ops]
+        results = await append(asking)
+        if any(one.jobs for one in asking):
+            background = handles.here(self._storage).background
+            if background is not None:
+                background.poke()
+        return results
+
+    async def _look(self) -> None:
+        """Read which webhooks there are; while the store does not say so it is taken to be as before."""
+        until = self._elapsed() + FRESH
+        try:
+            entry = await self._kv.get(WEBHOOKS)
+        except ACMSError:
+            if self._wanted is None:
+                raise
+            return
+        rows: Mapping[str, Any] = {} if entry is None else entry.data
+        wanted = {id: frozenset(row["events"]) for id, row in rows.items()}
+        if wanted != self._wanted:
+            self._known.clear()
+        self._wanted, self._until = wanted, until
+
+    async def _asking(self, op: Append) -> Append:
+        """Return an append with the jobs that deliver it."""
+        kinds = {draft.kind.value for draft in op.drafts}
+        jobs: list[JobDraft] = []
+        for id, wanted in (self._wanted or {}).items():
+            if kinds & wanted:
+                payload = await self._payload(id, op.context)
+                if payload is not None:
+                    jobs.append(
+                        JobDraft(kind=WEBHOOK, dedupe=f"{WEBHOOK}:{id}:{op.context}", payload=payload)
+                    )
+        return replace(op, jobs=(*op.jobs, *jobs)) if jobs else op
+
+    async def _payload(self, id: str, context: str) -> Mapping[str, Json] | None:
+        """Return what a job is told: where a log stood when its delivery began; None for a log of the service's own.
+
+        Only the first job of a log needs it, and only the first one that this process asks for has it.
+        """
+        if (id, context) in self._known:
+            return {"webhook": id}
+        if ("", context) in self._known:
+            return None
+        try:
+            namespace = (await self._storage.context(context)).namespace
+            version = (await self._storage.head(context)).version
+        except ACMSError:  # the append says it better
+            return {"webhook": id}
+        if len(self._known) >= KNOWN:
+            self._known.clear()
+        if namespace.startswith("@"):
+            self._known.add(("", context))
+            return None
+        self._known.add((id, context))
+        return {"webhook": id, "after": version}

@@ -1,0 +1,389 @@
+"""Webhooks: delivered at least once, in the order of each log, signed, without text, and nowhere that is not public."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import pytest
+
+from acms import ACMS, WorkerConfig, open_storage
+from acms.errors import ConflictError, NotFoundError, StorageUnavailableError, ValidationError
+from acms.events import delivery, webhooks
+from acms.events.delivery import WAITS, Delivery
+from acms.events.webhooks import KINDS, Webhooks
+from acms.jobs import requests
+from acms.jobs.worker import Worker
+from acms.model import WEBHOOK, Job, JobQuery, JobState, State
+from acms.ports import HasOwnValues
+from acms.storage import outbox
+from acms.storage.outbox import WEBHOOKS
+from acms.testing.logs import fork, new, noted, put, said, summed_up
+from tests.events.receiver import OK, Receiver, receiving, status
+from tests.support.talk import Storage
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """An address that takes what it is sent."""
+    with receiving() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Webhooks count from the next append on, and waits are short."""
+    monkeypatch.setattr(outbox, "FRESH", 0.0)
+    monkeypatch.setattr(delivery, "WAITS", (0.01,) * len(WAITS))
+    monkeypatch.setattr(delivery, "TURN", timedelta(seconds=0.01))
+
+
+async def deliver(storage: Any) -> None:
+    """Work until nothing is to be delivered any more."""
+    worker = Worker(storage, {WEBHOOK: Delivery()}, config=WorkerConfig(poll_seconds=0.02), concurrency=4)
+    await worker.drain(retries=True)
+
+
+async def jobs(storage: Any, *states: JobState) -> list[Job]:
+    """Return the jobs that deliver."""
+    found = (await storage.jobs(JobQuery(states=states, limit=500))).items
+    return [job for job in found if job.kind == WEBHOOK]
+
+
+async def added(storage: Any, receiver: Receiver, **given: Any) -> tuple[str, str]:
+    """Add a webhook of the test's own network; return its id and its secret."""
+    made, secret = await Webhooks(storage).add(receiver.url, private=True, **given)
+    return made.id, secret
+
+
+async def test_what_is_appended_from_now_on_is_delivered_in_order_signed_and_without_text(
+    storage: Storage, receiver: Receiver
+) -> None:
+    old, quiet = await new(storage, "old"), await new(storage, "quiet")
+    await put(storage, old, *[said(f"before {n}") for n in range(3)])
+    await put(storage, quiet, said("never again"))
+    id, secret = await added(storage, receiver)
+    async with ACMS("user_123", storage, None) as session:
+        for n in range(5):
+            await session.ingest("user", f"secret text {n}")
+        context = await storage.context("user_123")
+    await put(storage, old, noted("secret fact"))
+    child = await fork(storage, old)
+    await put(storage, child, said("secret of the child"))
+    await put(storage, old, summed_up(1, 2), said("after"))
+    await deliver(storage)
+    found = receiver.verified(secret)
+    assert receiver.versions(context.id) == [1, 2, 3, 4, 5]
+    assert receiver.versions(old.id) == [4, 5, 6]
+    assert receiver.versions(child.id) == [5]
+    assert receiver.versions(quiet.id) == []
+    assert b"secret" not in b"".join(body for _, body in receiver.requests)
+    first = next(one for one in found if one["data"]["contextId"] == context.id)
+    entry = (await storage.read(context.id, limit=1))[0]
+    assert first == {
+        "type": "message.appended",
+        "timestamp": entry.created_at.isoformat().replace("+00:00", "Z"),
+        "data": {
+            "contextId": context.id, "sessionId": "user_123", "namespace": "default", "id": entry.id,
+            "kind": "message", "role": "user", "version": 1, "position": 1,
+        },
+    }  # fmt: skip
+    ids = [headers["webhook-id"] for headers, _ in receiver.requests]
+    assert len(set(ids)) == len(ids)
+    assert ids[[json.loads(body) for _, body in receiver.requests].index(first)] == entry.id
+    assert {one["type"] for one in found} == {"message.appended", "fact.appended", "summary.appended"}
+    assert {job.state for job in await jobs(storage)} == {JobState.DONE}
+    assert [one.id for one in await Webhooks(storage).list()] == [id]
+
+
+async def test_only_the_kinds_that_were_asked_for_are_delivered(storage: Storage, receiver: Receiver) -> None:
+    await added(storage, receiver, events=["fact"])
+    context = await new(storage)
+    await put(storage, context, said("a"))
+    assert await jobs(storage) == []
+    await put(storage, context, said("b"), noted("c"), said("d"), noted("e"))
+    await deliver(storage)
+    assert receiver.versions(context.id) == [3, 5]
+
+
+async def test_what_is_the_services_own_is_nobodys_business(storage: Storage, receiver: Receiver) -> None:
+    await added(storage, receiver)
+    await put(storage, await new(storage, "@audit", namespace="@acms"), said("intent"))
+    assert await jobs(storage) == []
+
+
+async def test_each_tenant_has_webhooks_of_its_own(any_url: str, receiver: Receiver) -> None:
+    bare = any_url.partition("?")[0]
+    if bare == "memory://":
+        pytest.skip("each handle is a store of its own")
+    async with open_storage(any_url) as one, open_storage(f"{bare}?tenant=other-of-{id(receiver)}") as other:
+        await added(one, receiver)
+        assert await Webhooks(other).list() == []
+        await put(other, await new(other), said("of another tenant"))
+        assert await jobs(other) == []
+        await one.aclose()
+        await other.aclose()
+
+
+async def test_a_failure_is_tried_again_before_anything_later_is_sent(
+    storage: Storage, receiver: Receiver
+) -> None:
+    _, secret = await added(storage, receiver)
+    context = await new(storage)
+    answers = iter([OK, status(500), status(429, **{"retry-after": "0"}), status(404), OK])
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        next(answers, OK)(handler)
+
+    receiver.answer = answer
+    await put(storage, context, *[said(str(n)) for n in range(4)])
+    await deliver(storage)
+    assert receiver.versions(context.id) == [1, 2, 2, 2, 2, 3, 4]
+    assert len(receiver.verified(secret)) == 7
+
+
+async def test_what_is_given_up_is_listed_and_replayed_from_where_it_stood(
+    storage: Storage, receiver: Receiver
+) -> None:
+    id, _ = await added(storage, receiver)
+    context = await new(storage)
+    receiver.answer = status(500)
+    await put(storage, context, said("a"), said("b"))
+    await deliver(storage)
+    assert receiver.versions(context.id) == [1] * (len(WAITS) + 1)
+    (dead,) = await jobs(storage, JobState.FAILED)
+    assert dead.error == "the webhook answered 500"
+    assert dead.payload["webhook"] == id
+    await put(storage, context, said("c"))  # one more attempt, and no more
+    await deliver(storage)
+    assert receiver.versions(context.id) == [1] * (len(WAITS) + 2)
+    receiver.answer = OK
+    del receiver.requests[:]
+    assert len(await Webhooks(storage).replay(id)) == 1
+    await deliver(storage)
+    assert receiver.versions(context.id) == [1, 2, 3]
+    with pytest.raises(NotFoundError):
+        await Webhooks(storage).replay("nobody")
+
+
+def hang(receiver: Receiver) -> Any:
+    """Take a request and never answer it."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        del handler
+        receiver.ends.wait(10)
+
+    return answer
+
+
+def huge(handler: BaseHTTPRequestHandler) -> None:
+    """Answer with success and go on for ever."""
+    handler.send_response(200)
+    handler.send_header("content-length", str(10**12))
+    handler.end_headers()
+    while True:
+        handler.wfile.write(b"x" * 65536)
+
+
+async def test_addresses_that_answer_badly_cost_little_and_lead_nowhere(
+    storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "SECONDS", 0.2)
+    context = await new(storage)
+    with receiving() as inside:
+        await added(storage, receiver)
+        receiver.answer = status(302, location=inside.url)
+        await put(storage, context, said("a"))
+        await asyncio.wait_for(deliver(storage), 20)
+        (dead,) = await jobs(storage, JobState.FAILED)
+        assert dead.error == "the webhook: answered 302; redirects are not followed"
+        assert inside.requests == []
+    receiver.answer = hang(receiver)
+    monkeypatch.setattr(delivery, "WAITS", ())
+    await put(storage, context, said("b"))
+    await asyncio.wait_for(deliver(storage), 5)
+    assert (await jobs(storage, JobState.FAILED))[0].error == "the webhook: no answer within 0.2 s"
+    receiver.answer = huge
+    del receiver.requests[:]
+    await put(storage, context, said("c"))
+    await asyncio.wait_for(deliver(storage), 5)
+    assert receiver.versions(context.id) == [1, 2, 3]
+
+
+async def test_an_address_that_is_not_public_is_not_connected_to(
+    storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "WAITS", ())
+    await Webhooks(storage).add(receiver.url.replace("http:", "https:").replace("127.0.0.1", "localhost"))
+    context = await new(storage)
+    await put(storage, context, said("a"))
+    await deliver(storage)
+    (dead,) = await jobs(storage, JobState.FAILED)
+    assert "public" in (dead.error or "")
+    assert "127.0.0.1" not in (dead.error or "")
+    assert receiver.requests == []
+
+
+@pytest.mark.parametrize(
+    ("url", "private"),
+    [
+        ("", True), ("example.com", True), ("ftp://example.com/", True), ("http://example.com/", False),
+        ("https://user:hunter2@example.com/", False), ("https://example.com/?a=b", False),
+        ("https://example.com/#a", False), ("https://[::1/", False), ("https://", False),
+        ("https://exa mple.com/", False), ("https://example.com:99999/", False),
+    ],
+)  # fmt: skip
+async def test_what_is_no_address_is_refused_without_being_repeated(url: str, private: bool) -> None:
+    async with open_storage("memory://") as storage:
+        with pytest.raises(ValidationError, match=r"^url: ") as caught:
+            await Webhooks(storage).add(url, private=private)
+        assert "hunter2" not in str(caught.value)
+
+
+async def test_there_is_an_end_to_kinds_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "MOST", 2)
+    async with open_storage("memory://") as storage:
+        home = Webhooks(storage)
+        for kinds in ([], ["gossip"]):
+            with pytest.raises(ValidationError, match="events") as caught:
+                await home.add("https://example.com/", events=kinds)
+            assert caught.value.options == KINDS
+        for _ in range(2):
+            await home.add("https://example.com/")
+        with pytest.raises(ConflictError):
+            await home.add("https://example.com/")
+
+
+async def test_what_is_erased_before_its_delivery_is_told_without_its_text(
+    storage: Storage, receiver: Receiver
+) -> None:
+    await added(storage, receiver)
+    context = await new(storage)
+    await put(storage, context, said("secret"), said("b"))
+    await storage.blank(context.id, [1], to=State.ERASED, audit={})
+    await deliver(storage)
+    assert receiver.versions(context.id) == [1, 2]
+    assert b"secret" not in b"".join(body for _, body in receiver.requests)
+
+
+async def test_a_death_between_a_delivery_and_its_record_delivers_it_again_and_loses_nothing(
+    storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await added(storage, receiver)
+    context = await new(storage)
+    kept = Webhooks.keep
+    dies = iter([False, False, True])  # the first is where it begins
+
+    async def keep(self: Webhooks, *given: Any) -> None:
+        if next(dies, False):
+            raise StorageUnavailableError
+        await kept(self, *given)
+
+    monkeypatch.setattr(Webhooks, "keep", keep)
+    await put(storage, context, said("a"), said("b"), said("c"))
+    await deliver(storage)
+    assert receiver.versions(context.id) == [1, 2, 2, 3]
+
+
+async def test_what_is_appended_while_a_delivery_ends_is_not_forgotten(
+    storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await added(storage, receiver)
+    context = await new(storage)
+    before = delivery.ended
+    late = iter([said("late"), said("later")])
+
+    async def ends(*given: Any) -> bool:
+        if (draft := next(late, None)) is not None:
+            await put(storage, context, draft)  # its job is there already, and runs
+        return await before(*given)
+
+    monkeypatch.setattr(delivery, "ended", ends)
+    await put(storage, context, said("a"))
+    await deliver(storage)
+    assert receiver.versions(context.id) == [1, 2, 3]
+    assert {job.state for job in await jobs(storage)} == {JobState.DONE}
+
+
+async def test_a_webhook_that_is_removed_is_told_nothing_more(storage: Storage, receiver: Receiver) -> None:
+    id, _ = await added(storage, receiver)
+    context = await new(storage)
+    await put(storage, context, said("a"))
+    await deliver(storage)
+    await put(storage, context, said("b"))
+    await Webhooks(storage).remove(id)
+    await deliver(storage)
+    assert receiver.versions(context.id) == [1]
+    assert isinstance(storage, HasOwnValues)
+    left = [entry.key for entry in (await storage.own_values().list("webhooks")).entries]
+    assert left == [WEBHOOKS]
+    await put(storage, context, said("c"))
+    assert not await jobs(storage, JobState.READY)
+    with pytest.raises(NotFoundError):
+        await Webhooks(storage).remove(id)
+
+
+async def test_a_webhook_that_does_not_answer_leaves_other_work_its_places(
+    storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "SECONDS", 0.3)
+    monkeypatch.setattr(delivery, "WAITS", (5.0,))
+    await added(storage, receiver)
+    receiver.answer = hang(receiver)
+    contexts = [await new(storage) for _ in range(6)]
+    for context in contexts:
+        await put(storage, context, said("a"))
+    worker = Worker(storage, {WEBHOOK: Delivery()}, concurrency=4)
+    working = asyncio.create_task(worker.run())
+    while len({job.id for job in await jobs(storage) if job.state is JobState.READY and job.attempt}) < 6:
+        await asyncio.sleep(0.02)
+    worker.stop()
+    await working
+    assert len(receiver.requests) == delivery.PLACES, "who has failed is left alone for a while"
+
+
+async def test_while_the_store_does_not_say_which_webhooks_there_are_they_are_as_before(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_storage("memory://") as storage:
+        await added(storage, receiver)
+        context = await new(storage)
+        await put(storage, context, said("a"))
+
+        async def fails(key: str) -> None:
+            raise StorageUnavailableError
+
+        assert isinstance(storage, HasOwnValues)
+        with monkeypatch.context() as patch:
+            patch.setattr(storage.own_values(), "get", fails)
+            await put(storage, context, said("b"))
+        assert len(await jobs(storage, JobState.READY)) == 1
+        await deliver(storage)
+        assert receiver.versions(context.id) == [1, 2]
+
+
+async def test_a_job_that_was_put_off_often_is_run_again_after_its_worker_died(receiver: Receiver) -> None:
+    async with open_storage("memory://") as storage:
+        await added(storage, receiver)
+        context = await new(storage)
+        await put(storage, context, said("a"))
+        for _ in range(9):
+            await storage.claim([WEBHOOK], lease=timedelta(0))
+        await deliver(storage)
+        assert receiver.versions(context.id) == [1]
+
+
+async def test_a_delivery_of_a_deleted_session_is_cancelled(receiver: Receiver) -> None:
+    async with open_storage("memory://") as storage:
+        await added(storage, receiver)
+        async with ACMS("user_123", storage, None) as session:
+            await session.ingest("user", "a")
+            await session.delete()
+        await deliver(storage)
+        assert [job.state for job in await jobs(storage)] == [JobState.CANCELLED]
+        assert receiver.requests == []
+        assert await requests.retry(storage, (await jobs(storage))[0].id)

@@ -1,0 +1,156 @@
+"""Readers of events and of webhooks, while the processes that tell them are killed.
+
+pytest -m faults tests/faults/test_events.py      the long run: 30 kills, then 20
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from http.server import BaseHTTPRequestHandler
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acms import open_storage
+from acms.events.webhooks import Webhooks
+from acms.results import LogEvent
+from acms.sync import Client
+from acms.testing.logs import new, put, said
+from tests.events.receiver import OK, Receiver, receiving
+
+from ._process import finish, python
+from ._service import Crowd, Service, contexts, service
+
+
+class Reader:
+    """Follows a log in a thread of its own, by a client that is never told of a kill."""
+
+    def __init__(self, where: Service, context: str) -> None:
+        self._url, self._context = where.url, context
+        self._ends = threading.Event()
+        self.found: list[LogEvent] = []
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with Client(self._url) as client:
+            for event in client.session(self._context).events():
+                self.found.append(event)
+                if self._ends.is_set():
+                    return
+
+    def versions(self, upto: int) -> list[int]:
+        """Return the versions that it was told, once it was told of the last one."""
+        ends, told = time.monotonic() + 60, list[int]()
+        while time.monotonic() < ends:
+            told = [one.entry.version for one in list(self.found) if one.entry is not None]
+            if told and told[-1] >= upto:
+                self._ends.set()
+                return told
+            time.sleep(0.02)
+        raise AssertionError(f"only {len(told)} of {upto} were told")
+
+
+def killing(path: Path, kills: int) -> None:
+    """Kill a service that streams again and again; each reader is told each entry once, in order."""
+    rng = random.Random(kills)
+    with service(f"sqlite:///{path}") as one:
+        ids = contexts(one, 3)
+        readers = [Reader(one, id) for id in ids]
+        crowd = Crowd(one, ids)
+        for _ in range(kills):
+            crowd.wait(rng.randrange(20, 60))
+            crowd.pause()
+            one.kill()
+            one.start()
+            crowd.resume()
+        crowd.wait(20)
+        crowd.end()
+        for id, reader in zip(ids, readers, strict=True):
+            last = len(crowd.ledger[id])
+            assert reader.versions(last) == list(range(1, last + 1))
+        began = time.monotonic()
+        assert one.stop() == 0
+        assert time.monotonic() - began < 5, "streams keep a service from stopping"
+    print(f"{kills} kills, {crowd.acknowledged} messages: each was told once to each reader")
+
+
+def test_a_reader_misses_nothing_and_is_told_nothing_twice_when_the_service_is_killed(tmp_path: Path) -> None:
+    killing(tmp_path / "log.db", 1)
+
+
+@pytest.mark.faults
+def test_thirty_kills_leave_no_gap_in_a_stream(tmp_path: Path) -> None:
+    killing(tmp_path / "log.db", 30)
+
+
+async def delivering(url: str, receiver: Receiver, kills: int, count: int) -> None:
+    """Kill the worker that delivers again and again; each entry arrives, in order, at most the last one again."""
+    rng = random.Random(kills)
+    async with open_storage(url) as storage:
+        _, secret = await Webhooks(storage).add(receiver.url, private=True)
+        ids = [await new(storage) for _ in range(3)]
+        receiver.answer = slowly(rng)
+        worker = python("-m", "acms.cli", "worker", "--db", url, "--concurrency", "2")
+        try:
+            for n in range(count):
+                for context in ids:
+                    await put(storage, context, said(str(n)))
+                if n % (count // kills) == 0:
+                    seen = len(receiver.requests)
+                    while len(receiver.requests) < seen + 2:  # in the middle of it
+                        await asyncio.sleep(0.005)
+                    worker.kill()
+                    finish(worker)
+                    worker = python("-m", "acms.cli", "worker", "--db", url, "--concurrency", "2")
+            ends = time.monotonic() + 90
+            while any(count not in receiver.versions(context.id) for context in ids):
+                assert time.monotonic() < ends, "the deliveries do not end"
+                await asyncio.sleep(0.05)
+        finally:
+            worker.kill()
+            finish(worker)
+        again = 0
+        for context in ids:
+            arrived = receiver.versions(context.id)
+            assert sorted(set(arrived)) == list(range(1, count + 1))
+            assert all(later in (earlier, earlier + 1) for earlier, later in pairwise(arrived))
+            again += len(arrived) - count
+        assert receiver.verified(secret)
+        await storage.aclose()
+    print(f"{kills} kills, {3 * count} entries: each arrived, in the order of its log, {again} of them twice")
+
+
+def slowly(rng: random.Random) -> Any:
+    """Take a few milliseconds for an answer, so that some are under way when a worker is killed."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        time.sleep(rng.random() / 50)
+        OK(handler)
+
+    return answer
+
+
+@pytest.fixture
+def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a job of a worker that was killed be taken over soon."""
+    monkeypatch.setenv("ACMS_WORKER_LEASE_SECONDS", "0.5")
+    monkeypatch.setenv("ACMS_WORKER_POLL_SECONDS", "0.1")
+
+
+@pytest.mark.usefixtures("_short_leases")
+def test_a_worker_that_is_killed_while_it_delivers_loses_nothing_and_keeps_the_order(tmp_path: Path) -> None:
+    with receiving() as receiver:
+        asyncio.run(delivering(f"sqlite:///{tmp_path / 'log.db'}", receiver, 1, 10))
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("_short_leases")
+def test_twenty_kills_lose_no_delivery(url: str) -> None:
+    with receiving() as receiver:
+        asyncio.run(delivering(url, receiver, 20, 200))

@@ -1,0 +1,202 @@
+"""The stream of events over HTTP: server-sent events that a reader resumes, within its rights."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+
+from acms.client import Client
+from acms.errors import NotFoundError, ValidationError
+from acms.events import follow
+from acms.server import Limits, ServerConfig, dispatch
+from acms.server.operation import Scope
+from acms.sync import Client as BlockingClient
+from tests.server.guarded import guarded
+from tests.server.serving import Service, serving
+
+
+def blocks(text: str) -> list[dict[str, str]]:
+    """Read server-sent events, each as its fields; comments are under the name ""."""
+    found = [block.split("\n") for block in text.split("\n\n") if block]
+    return [
+        {name: value.removeprefix(" ") for name, _, value in (line.partition(":") for line in one)}
+        for one in found
+    ]
+
+
+def read(service: Service, context: str, after: str = "0", **headers: str) -> list[dict[str, str]]:
+    """Return the events up to the end of a log."""
+    reply = service.client.get(
+        f"/contexts/{context}/events", params={"after": after, "follow": "false"}, headers=headers
+    )
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    return [one for one in blocks(reply.text) if "data" in one]
+
+
+def test_entries_and_jobs_come_as_events_whose_ids_resume_the_stream(service: Service) -> None:
+    context = service.talk("one", "two")
+    service.client.post(
+        f"/contexts/{context}/messages",
+        json={"messages": [{"role": "user", "content": "card 4111 1111 1111 1111", "privacy": "redact"}]},
+    )
+    service.client.delete(f"/contexts/{context}/entries/{service.say(context, 'gone')[0]['id']}")
+    found = read(service, context)
+    entries = [json.loads(one["data"]) for one in found if one["event"] == "entry"]
+    assert [(one["version"], one["content"]) for one in entries] == [
+        (1, "one"), (2, "two"), (3, "card [REDACTED: credit_card]"), (4, ""),
+    ]  # fmt: skip
+    assert entries[3]["state"] == "erased"
+    assert entries[0]["id"].startswith("m_")
+    for at, one in enumerate(found):
+        assert read(service, context, one["id"]) == found[at + 1 :]
+        assert read(service, context, "0", **{"Last-Event-ID": one["id"]}) == found[at + 1 :]
+    for after in ("x", "99", "1-"):
+        reply = service.client.get(f"/contexts/{context}/events", params={"after": after})
+        assert (reply.status_code, reply.json()["errors"][0]["field"]) == (400, "after")
+    assert service.client.head(f"/contexts/{context}/events").status_code == 200
+    closed(service)
+
+
+def closed(service: Service) -> None:
+    """Wait until no stream is open any more."""
+    for _ in range(200):
+        if service.app.streams.open() == 0:
+            return
+        threading.Event().wait(0.02)
+    raise AssertionError("a stream goes on without its reader")
+
+
+@contextmanager
+def reading(service: Service, context: str, after: str = "0") -> Generator[Iterator[str]]:
+    """Open a stream, and return its lines."""
+    with service.client.stream("GET", f"/contexts/{context}/events", params={"after": after}) as reply:
+        assert reply.status_code == 200
+        yield reply.iter_lines()
+
+
+def test_a_stream_goes_on_with_what_happens_and_ends_with_its_reader(sqlite_service: Service) -> None:
+    service = sqlite_service
+    context = service.talk("one")
+    with reading(service, context) as lines:
+        assert next(lines) == "retry: 2000"
+        assert [next(lines) for _ in range(3)][1:] == ["event: entry", "id: 1"]
+        while not next(lines).startswith(": "):  # everything was told so far
+            pass
+        assert next(lines) == "id: 1-0"
+        assert service.app.streams.open() == 1
+        service.say(context, "two")
+        while not (line := next(lines)).startswith("data"):
+            pass
+        assert json.loads(line[6:])["content"] == "two"
+        job = service.client.post(f"/contexts/{context}/compact", json={}).json()["data"]["job"]
+        states: list[str] = []
+        while "done" not in states:
+            if (line := next(lines)).startswith("data"):
+                shown = json.loads(line[6:])
+                assert (shown["id"], shown["kind"]) == (job["id"], "compact")
+                states.append(shown["state"])
+    closed(service)
+
+
+async def test_a_stream_is_bound_by_scope_tenant_and_number() -> None:
+    limits = Limits(key_rate=1e6, key_burst=10**6, key_streams=2)
+    async with guarded("memory://", ServerConfig(auth="required", limits=limits)) as service:
+        one, other = await service.key("acme"), await service.key("other")
+        made = await one.post("/contexts", json={"key": "user_123"})
+        path = f"/contexts/{made.json()['data']['id']}/events"
+        assert (await other.get(path)).status_code == 404
+        assert (await (await service.client()).get(path)).status_code == 401
+        blind = await service.key("acme", [Scope.APPEND])
+        assert (await blind.get(path)).status_code == 403
+        async with one.stream("GET", path) as first, one.stream("GET", path) as second:
+            assert (first.status_code, second.status_code) == (200, 200)
+            refused = await one.get(path)
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "6")
+            again = await service.key("acme")
+            async with again.stream("GET", path) as third:
+                assert third.status_code == 200
+        while service.app.streams.open():
+            await asyncio.sleep(0.01)
+        assert (await one.get(path, params={"follow": "false"})).status_code == 200
+
+
+def test_who_does_not_read_is_cut_off_and_the_rest_is_not_read_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatch, "TAKEN_SECONDS", 0.3)
+    with serving("memory://") as service:
+        context = service.create()
+        for _ in range(40):
+            service.say(context, "x" * 250_000)
+        at = urlsplit(service.url)
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.connect((at.hostname, at.port))
+            deaf.sendall(
+                f"GET /api/v1/contexts/{context}/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+            )
+            while service.app.streams.open() == 0:
+                threading.Event().wait(0.01)
+            closed(service)
+
+
+async def test_a_client_goes_on_where_it_was_and_tells_what_cannot_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(follow, "LOOKS", (0.02, 0.05))
+    async with guarded("memory://", ServerConfig(auth="off")) as service, Client(service.url) as client:
+        session = client.session("user_123")
+        with pytest.raises(NotFoundError):
+            await anext(session.events())
+        await session.ingest_many([{"role": "user", "content": str(n)} for n in range(50)])
+        found = [one async for one in session.events(follow=False)]
+        assert [one.entry.version for one in found if one.entry] == list(range(1, 51))
+        assert found[6].entry == await session.get(found[6].entry.id) if found[6].entry else False
+        rest = [one async for one in session.events(after=found[6].cursor, follow=False)]
+        assert rest == found[7:]
+        with pytest.raises(ValidationError, match=r"^after: "):
+            await anext(session.events(after=99))
+        live = session.events(after=50)
+        waiting = asyncio.ensure_future(anext(live))
+        await session.ingest("user", "later")
+        event = await asyncio.wait_for(waiting, 10)
+        assert event.entry is not None
+        assert event.entry.content == "later"
+        await live.aclose()
+
+
+def test_code_without_a_loop_reads_the_same(sqlite_service: Service) -> None:
+    with BlockingClient(sqlite_service.url) as client:
+        session = client.session("blocking")
+        session.ingest("user", "one")
+        session.ingest("user", "two")
+        found: list[Any] = []
+        for event in session.events():
+            found.append(event)
+            if len(found) == 2:
+                break
+        assert [one.entry.content for one in found] == ["one", "two"]
+        assert [one.cursor for one in session.events(after=found[0].cursor, follow=False)] == [
+            found[1].cursor
+        ]
+
+
+def test_a_page_of_another_origin_may_send_the_id_of_its_last_event() -> None:
+    with serving("memory://", ServerConfig(auth="off", origins=("https://app.example.org",))) as service:
+        asked = {
+            "Origin": "https://app.example.org",
+            "Access-Control-Request-Method": "GET",
+            "Access-Control-Request-Headers": "last-event-id",
+        }
+        reply = httpx2.options(f"{service.url}/api/v1/contexts/c/events", headers=asked)
+        assert "last-event-id" in reply.headers["access-control-allow-headers"]
