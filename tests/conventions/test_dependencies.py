@@ -190,3 +190,19 @@ except ConfigurationError as error:
     )
     expected = "psycopg is not installed: pip install '.[postgres]' in a checkout of acms-engine\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+
+
+def test_access_tokens_name_their_extra() -> None:
+    done = _without(
+        {"jwt"},
+        """
+from acms import MissingExtraError
+from acms.server import OIDCConfig, ServerConfig, create_app
+try:
+    create_app("memory://", ServerConfig(oidc=OIDCConfig(issuer="https://login.example.org", audience="acms")))
+except MissingExtraError as error:
+    print(error)
+""",
+    )
+    expected = "pyjwt is not installed: pip install '.[oidc]' in a checkout of acms-engine\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import secrets
 import time
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from hashlib import sha256
 from typing import Any
@@ -13,7 +14,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from jwt.algorithms import ECAlgorithm
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from acms.errors import AuthenticationError, ConfigurationError, PermissionDeniedError, UnreachableError
 from acms.server import ServerConfig, oidc
@@ -289,6 +290,18 @@ async def test_a_key_is_used_for_what_it_was_published_for(home: Pages) -> None:
         with pytest.raises(AuthenticationError):
             await tokens.find(one)
     await tokens.find(small.token(home.issuer))
+    await tokens.aclose()
+
+
+async def test_a_short_key_is_not_believed(home: Pages) -> None:
+    weak = rsa.generate_private_key(65537, 1024)
+    home.publish({**RSAAlgorithm.to_jwk(weak.public_key(), as_dict=True), "kid": "weak"})
+    tokens, said = tokens_of(home), claims(Signer("1").token(home.issuer))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the library that signs
+        signed = jwt.encode(said, weak, "RS256", headers={"kid": "weak"})
+    with pytest.raises(AuthenticationError):
+        await tokens.find(signed)
     await tokens.aclose()
 
 
