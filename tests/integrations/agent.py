@@ -100,9 +100,18 @@ def check(messages: Sequence[Mapping[str, Any]], budget: int = BUDGET, *, interr
             assert not waiting, f"{waiting} have no answer"
             waiting = [call["id"] for call in message.get("tool_calls") or ()]
     assert not waiting, f"{waiting} have no answer"
-    cost = tokens(messages, COUNTER)
+    cost = sum(map(_uncounted, messages)) + tokens(
+        [{**one, "content": _text(one)} for one in messages], COUNTER
+    )
     assert cost <= budget
     return cost
+
+
+def _uncounted(message: Mapping[str, Any]) -> int:
+    """Return what the parts of a message that are no text cost."""
+    content = message.get("content") or ()
+    others = [one for one in content if isinstance(one, Mapping) and one.get("type") != "text"]
+    return COUNTER.count(json.dumps(others)) if others else 0
 
 
 def _text(message: Mapping[str, Any]) -> str:

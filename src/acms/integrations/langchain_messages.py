@@ -18,7 +18,7 @@ from langchain_core.messages import (
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from acms.model import Entry, Json, Media, Raw, ToolCall, ToolResult
+from acms.model import Entry, Json, Media, Raw, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
 from acms.text.chat_messages import RECALLED, SUMMARY, medium, wrap
 
@@ -103,10 +103,12 @@ def chat_message(entry: Entry) -> dict[str, Json]:
     """Return an entry as a chat message."""
     if entry.role is None:
         return {"role": "user", "content": wrap(entry.content, SUMMARY)}
-    chat: dict[str, Json] = {"role": entry.role.value, "content": entry.content}
+    said = "\n".join([part.text for part in entry.parts if isinstance(part, Text)])
+    text = said if entry.parts else entry.content
+    chat: dict[str, Json] = {"role": entry.role.value, "content": text}
     media = [medium(part) for part in entry.parts if isinstance(part, Media)]
     if media:
-        chat["content"] = [{"type": "text", "text": entry.content}, *media]
+        chat["content"] = [{"type": "text", "text": text}, *media]
     for part in entry.parts:
         if isinstance(part, ToolResult):
             chat |= {"tool_call_id": part.call_id, "content": part.output}
