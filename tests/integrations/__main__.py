@@ -13,7 +13,7 @@ Each `<name>.toml` beside this file says what is tested:
     [[upstream]]                              # optional: tests that the framework ships in its source distribution,
     sdist = "openai-agents"                   # of the release that is being tested
     tests = ["tests/memory/test_session.py"]
-    plugin = "tests.integrations.sdk_session" # optional: a pytest plugin of ours that puts the adapter in
+    plugin = "upstream_session"               # optional: a plugin for pytest in this folder that puts the adapter in
     needs = ["pytest-asyncio"]                # optional: packages that these tests need besides
     deselect = ["tests/memory/test_session.py::test_x"]
 
@@ -86,7 +86,7 @@ class Environment:
 
     def pytest(self, folder: Path, options: Sequence[str]) -> str:
         """Run tests, also slow ones; return how many passed."""
-        path = {**os.environ, "PYTHONPATH": str(ROOT)}
+        path = {**os.environ, "PYTHONPATH": str(HERE)}
         printed = _run(self.python, "-m", "pytest", "-q", "-m", "", *options, cwd=folder, env=path)
         counts = re.findall(r"(\d+) (passed|skipped)", printed.splitlines()[-1])
         if any(word == "skipped" for _, word in counts):
@@ -134,7 +134,7 @@ def _test(name: str, end: str) -> bool:
     here = Environment(name=name, end=end, packages=plan[end])
     steps = [
         lambda: here.make([one for suite in suites for one in suite.get("needs", ())]) or "installed",
-        lambda: here.pytest(ROOT, [str(HERE / file) for file in plan["tests"]]),
+        lambda: here.pytest(ROOT, ["--stores", "every", *(str(HERE / file) for file in plan["tests"])]),
         *((lambda suite=suite: here.upstream(suite)) for suite in suites),
         *([lambda: here.check(plan["types"])] if "types" in plan else []),
     ]
