@@ -48,7 +48,7 @@ def disk(host: str) -> str:
 def answer(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the assistant message that follows chat messages, as Chat Completions writes it."""
     last = messages[-1]
-    text = _text(last)
+    text = text_of(last)
     if last["role"] == "tool":
         if NO_RESULT in text:  # the process was killed before the tool had answered
             return _called(
@@ -58,7 +58,7 @@ def answer(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if last["role"] == "user" and "check host-" in text:
         return _called(text.partition("check ")[2].partition(" ")[0])
     if QUESTION in text:
-        known = any("marzipan-4711" in _text(message) for message in messages)
+        known = any("marzipan-4711" in text_of(message) for message in messages)
         return {"role": "assistant", "content": "It is marzipan-4711." if known else "I do not know."}
     return {"role": "assistant", "content": "Noted, I will come back to it."}
 
@@ -95,13 +95,13 @@ def check(messages: Sequence[Mapping[str, Any]], budget: int = BUDGET, *, interr
         if message["role"] == "tool":
             assert message["tool_call_id"] in waiting, "an answer without its call"
             waiting.remove(message["tool_call_id"])
-            assert interrupted or NO_RESULT not in _text(message)
+            assert interrupted or NO_RESULT not in text_of(message)
         else:
             assert not waiting, f"{waiting} have no answer"
             waiting = [call["id"] for call in message.get("tool_calls") or ()]
     assert not waiting, f"{waiting} have no answer"
     cost = sum(map(_uncounted, messages)) + tokens(
-        [{**one, "content": _text(one)} for one in messages], COUNTER
+        [{**one, "content": text_of(one)} for one in messages], COUNTER
     )
     assert cost <= budget
     return cost
@@ -114,7 +114,8 @@ def _uncounted(message: Mapping[str, Any]) -> int:
     return COUNTER.count(json.dumps(others)) if others else 0
 
 
-def _text(message: Mapping[str, Any]) -> str:
+def text_of(message: Mapping[str, Any]) -> str:
+    """Return the text of a chat message."""
     content = message.get("content") or ""
     return content if isinstance(content, str) else "\n".join(part.get("text") or "" for part in content)
 
