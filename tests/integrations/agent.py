@@ -84,7 +84,9 @@ def expected(first: int, last: int) -> list[tuple[str, str]]:
     return found
 
 
-def check(messages: Sequence[Mapping[str, Any]], budget: int = BUDGET, *, interrupted: bool = False) -> int:
+def check(
+    messages: Sequence[Mapping[str, Any]], budget: int | None = None, *, interrupted: bool = False
+) -> int:
     """Hold chat messages to what every request must be, and return what they cost.
 
     Every tool call is followed by its answers and no answer stands alone; the exact count is within the budget; nothing
@@ -103,7 +105,7 @@ def check(messages: Sequence[Mapping[str, Any]], budget: int = BUDGET, *, interr
     cost = sum(map(_uncounted, messages)) + tokens(
         [{**one, "content": text_of(one)} for one in messages], COUNTER
     )
-    assert cost <= budget
+    assert cost <= (BUDGET if budget is None else budget)
     return cost
 
 

@@ -52,7 +52,7 @@ class Agent:
     def __init__(self, url: str, *, namespace: str = "default", interrupted: bool = False, **options: Any):
         self.storage = open_storage(url)
         self.model = Model(interrupted=interrupted)
-        self.memory = ACMSMiddleware(self.storage, budget=script.BUDGET, namespace=namespace)
+        self.memory = ACMSMiddleware(self.storage, budget=script.BUDGET, namespace=namespace, embedder=None)
         self.graph = create_agent(
             self.model, [disk], system_prompt="You look after disks.", middleware=[self.memory], **options
         )

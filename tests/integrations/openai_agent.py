@@ -16,6 +16,7 @@ from openai.types.responses import (
 )
 
 from acms import open_storage
+from acms.codecs import OpenAIResponses
 from acms.integrations.openai_agents import ACMSSession
 from tests.integrations import agent as script
 
@@ -40,6 +41,14 @@ def chat(items: Sequence[Any]) -> list[dict[str, Any]]:
     return found
 
 
+def _plain(item: Any) -> dict[str, Any]:
+    """Return an item of Responses without what is not counted."""
+    plain = {name: value for name, value in item.items() if name not in ("id", "status")}
+    if plain.get("type", "message") == "message":
+        return {"type": "message", "role": plain["role"], "content": script.text_of(plain)}
+    return item if plain["type"] == "reasoning" else plain
+
+
 class Scripted(Model):
     """The scripted model; it thinks before it calls a tool, and keeps what it was shown."""
 
@@ -51,8 +60,11 @@ class Scripted(Model):
 
     async def get_response(self, system_instructions: Any, input: Any, *args: Any, **options: Any) -> Any:
         shown = chat(input)
-        system = {"role": "system", "content": system_instructions}
-        self.costs.append(script.check([system, *shown], interrupted=self._interrupted))
+        script.check(shown, budget=1_000_000, interrupted=self._interrupted)
+        system = {"type": "message", "role": "system", "content": system_instructions}
+        payload = {"input": [system, *map(_plain, input)], "tools": [TOOL]}
+        self.costs.append(CODEC.count(payload).upper_bound)
+        assert self.costs[-1] <= script.BUDGET
         self.seen.append(list(input))
         said = script.answer(shown)
         number = next(self._numbers)
@@ -77,13 +89,23 @@ def disk(host: str) -> str:
     return script.disk(host)
 
 
+CODEC = OpenAIResponses("gpt-5")
+TOOL = {
+    "type": "function",
+    "name": disk.name,
+    "description": disk.description,
+    "parameters": disk.params_json_schema,
+    "strict": False,
+}
+
+
 class Scene:
     """An agent with a session."""
 
     def __init__(self, url: str, name: str = "s", *, namespace: str = "default", interrupted: bool = False):
         self.model = Scripted(interrupted=interrupted)
         self.agent = Agent(name="disks", instructions="You look after disks.", model=self.model, tools=[disk])
-        self.session = ACMSSession(name, open_storage(url), namespace=namespace)
+        self.session = ACMSSession(name, open_storage(url), embedder=None, namespace=namespace)
         self.config = RunConfig(call_model_input_filter=self.session.within(script.BUDGET))
 
     async def turn(self, text: str) -> str:

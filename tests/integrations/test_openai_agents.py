@@ -200,7 +200,14 @@ def test_blocking_runs_use_a_session_from_many_event_loops(tmp_path: Path) -> No
     scene = Scene(f"sqlite:///{tmp_path / 'memory.db'}")
 
     def turn(text: str) -> str:
-        return Runner.run_sync(scene.agent, text, session=scene.session, run_config=scene.config).final_output
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            options = {"session": scene.session, "run_config": scene.config}
+            return str(Runner.run_sync(scene.agent, text, **options).final_output)
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
 
     turn(script.said(3))
     assert turn(script.QUESTION) == "It is marzipan-4711."

@@ -121,15 +121,16 @@ class ACMSSession:
             prompt = prompt.add([_message(item) for item in pending])
         rendered = await prompt.render(budget)
         messages = rendered.messages[written:]
-        newest = max(len(given), sum(len(message.sources) for message in messages))
+        newest = 2 * sum(
+            len(message.sources) for message in messages
+        )  # reasoning in between is perhaps not shown
         shown = _restored(rendered.payload["input"][written:], messages, await self.memory.entries(newest))
         spare = budget - rendered.tokens.upper_bound
         return ModelInputData(self._with_turn(shown, given, spare), instructions)
 
     def _with_turn(self, shown: list[Any], given: Sequence[Any], spare: int) -> list[Any]:
         """Send the current turn as it is, with what ACMS does not understand, if all of it is shown and fits."""
-        start = max((at for at, item in enumerate(given) if item.get("role") == "user"), default=0)
-        turn = list(given[start:])
+        turn = given[max((at for at, item in enumerate(given) if item.get("role") == "user"), default=0) :]
         said = sorted(_what(item) for item in turn if _says(item))
         place, left = len(shown), len(said)
         while place and left:
@@ -139,7 +140,7 @@ class ACMSSession:
         if sorted(_what(item) for item in rest if _says(item)) != said:
             return shown
         more = sum(map(self._cost, turn)) - sum(map(self._cost, rest))
-        return shown[:place] + turn if more <= spare else shown
+        return [*shown[:place], *turn] if more <= spare else shown
 
     def _cost(self, item: Mapping[str, Any]) -> int:
         """Return what an item costs at most that is sent as it is."""
