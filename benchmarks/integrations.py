@@ -55,7 +55,7 @@ async def langchain(folder: Path) -> None:
     """Time the middleware: what is done before and behind the model."""
     agent = Agent(f"sqlite:///{folder / 'langchain.db'}")
     times = Times()
-    agent.memory._shown = timed(agent.memory._shown, times)  # type: ignore[method-assign]
+    agent.memory._rendered = timed(agent.memory._rendered, times)  # type: ignore[method-assign]
     stored = Times()
     agent.memory._store = timed(agent.memory._store, stored)  # type: ignore[method-assign]
     for turn in range(script.TURNS):

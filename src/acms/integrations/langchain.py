@@ -77,7 +77,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     ) -> ModelResponse[Any]:
         """Store what the run holds, show the model its part of the session, store what it answers."""
         config = get_config()
-        response = handler(blocked(self._shown(request, config)))
+        response = handler(blocked(self._rendered(request, config)))
         blocked(self._store(response.result, config))
         return response
 
@@ -88,7 +88,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     ) -> ModelResponse[Any]:
         """Store what the run holds, show the model its part of the session, store what it answers."""
         config = get_config()
-        response = await handler(await self._shown(request, config))
+        response = await handler(await self._rendered(request, config))
         await self._store(response.result, config)
         return response
 
@@ -114,7 +114,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         async with self._session(config) as session:
             await session.sync([stored(message) for message in messages])
 
-    async def _shown(self, request: ModelRequest[Any], config: RunnableConfig) -> ModelRequest[Any]:
+    async def _rendered(self, request: ModelRequest[Any], config: RunnableConfig) -> ModelRequest[Any]:
         """Return the request with the messages that the budget allows."""
         prompt = Prompt(self._codec)
         if request.system_message is not None and request.system_message.text.strip():

@@ -16,11 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from agents import FunctionTool, SessionSettings
-from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
-from agents.run_config import CallModelData, ModelInputData
-
 from acms.config import ACMSConfig
+from acms.errors import MissingExtraError
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.ports import Embedder, StorageBackend, TokenCounter
 from acms.prompt import Prompt
@@ -29,6 +26,13 @@ from acms.providers.codecs import OpenAIResponses
 from acms.runtime.loops import PerLoop
 from acms.session import ACMS
 from acms.text.chat_messages import PER_MEDIUM, RECALLED, SUMMARY, wrap
+
+try:
+    from agents import FunctionTool, SessionSettings
+    from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
+    from agents.run_config import CallModelData, ModelInputData
+except ModuleNotFoundError as error:
+    raise MissingExtraError("openai-agents", "openai-agents") from error
 
 __all__ = ["ACMSSession"]
 
