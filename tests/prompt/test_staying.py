@@ -343,6 +343,24 @@ async def test_a_turn_longer_than_the_room_keeps_its_question_and_mostly_grows(
         assert changed <= most * 60
 
 
+@pytest.mark.parametrize("before", [{"content": "I look."}, {"parts": [Reasoning("Which one?", "c2ln")]}])
+async def test_what_a_model_says_before_it_calls_a_tool_is_no_answer(before: dict[str, Any]) -> None:
+    async with ACMS("steps", open_storage("memory://"), None) as session:
+        await session.ingest("user", "Which lathe is amber?")
+        for call in range(8):
+            calls = [{"id": f"c{call}", "name": "stock", "arguments": "{}"}]
+            await session.ingest("assistant", **before)
+            await session.ingest("assistant", "", tool_calls=calls)
+            await session.ingest("tool", listed(random.Random(call)), tool_call_id=f"c{call}")
+            made = Prompt(OpenAIChat("gpt-4o")).history(session).recall(session, "Which lathe is amber?")
+            rendered = await made.render(budget=1500)
+            for found in (rendered.payload["messages"], await session.messages("amber", budget=1500)):
+                assert [one["content"] for one in found if one["role"] == "user"][
+                    -1
+                ] == "Which lathe is amber?"
+                assert found[-1]["role"] == "tool"
+
+
 async def test_what_a_cut_output_does_not_show_is_recalled() -> None:
     rng = random.Random(12)
     async with ACMS("cut", open_storage("memory://"), None) as session:

@@ -1,16 +1,15 @@
-"""The loop behind `acms.sync`: one event loop in a background thread, and the doors that wait for it."""
+"""What `acms.sync` is made of: doors that wait for the event loop in the background."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import os
-import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from acms.errors import HandleError
+from acms.runtime.portal import blocked
 
 __all__ = ["Block", "Door", "around", "blocking", "made", "over", "read", "returns", "run", "stepping"]
 
@@ -20,42 +19,14 @@ T = TypeVar("T")
 D = TypeVar("D", bound="Door")
 
 
-class _Portal:
-    """One event loop in a daemon thread, started by its first call and again after `os.fork()`."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pid = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine to its end; interrupting the caller cancels it."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            work.close()
-            raise HandleError(
-                "acms.sync blocks the event loop it is called from", options=("await acms.ACMS",)
-            )
-        future = asyncio.run_coroutine_threadsafe(work, self._running())
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _running(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None or self._pid != os.getpid():
-                self._loop = asyncio.new_event_loop()
-                self._pid = os.getpid()
-                threading.Thread(target=self._loop.run_forever, name="acms-portal", daemon=True).start()
-            return self._loop
-
-
-run = _Portal().run
+def run(work: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine to its end on the portal's loop; not inside a running one, which would stand still meanwhile."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return blocked(work)
+    work.close()
+    raise HandleError("acms.sync blocks the event loop it is called from", options=("await acms.ACMS",))
 
 
 class Door:

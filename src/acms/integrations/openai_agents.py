@@ -1,7 +1,8 @@
 """An OpenAI Agents SDK session on an ACMS log.
 
     session = ACMSSession("user_123", open_storage("sqlite:///memory.db"))
-    await Runner.run(agent, "…", session=session)
+    config = RunConfig(call_model_input_filter=session.within(8000))
+    await Runner.run(agent, "…", session=session, run_config=config)
 
 Items come back exactly as they went in, whatever their type: each is kept verbatim in a `Raw` part beside what ACMS
 understands of it, so the same log can be recalled, windowed and rewound.
@@ -11,14 +12,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from acms.config import ACMSConfig
+from acms.errors import MissingExtraError
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.ports import Embedder, StorageBackend, TokenCounter
+from acms.prompt import Prompt
+from acms.prompt_types import PromptMessage
+from acms.providers.codecs import OpenAIResponses
 from acms.runtime.loops import PerLoop
 from acms.session import ACMS
+from acms.text.chat_messages import PER_MEDIUM, RECALLED, SUMMARY, wrap
+
+try:
+    from agents import FunctionTool, SessionSettings
+    from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
+    from agents.run_config import CallModelData, ModelInputData
+except ModuleNotFoundError as error:
+    raise MissingExtraError("openai-agents", "openai-agents") from error
 
 __all__ = ["ACMSSession"]
 
@@ -28,11 +42,10 @@ _VENDOR = "openai"
 class ACMSSession:
     """The `Session` protocol of the OpenAI Agents SDK (0.24): four methods on one log.
 
-    `memory` is the ACMS session underneath: use it for recall, history and time travel.
+    `memory` is the ACMS session underneath: use it for recall, history and time travel. `session_settings` are the
+    SDK's own; their `limit` is the default of `get_items`. A session may be used from several event loops, as by
+    `Runner.run_sync`, and inside an `OpenAIResponsesCompactionSession`: what that replaces stays in the log.
     """
-
-    #: The SDK's own settings; its `limit` is the default of `get_items`.
-    session_settings: Any = None
 
     def __init__(
         self,
@@ -43,8 +56,11 @@ class ACMSSession:
         token_counter: TokenCounter | None = None,
         config: ACMSConfig | None = None,
         namespace: str = "default",
+        session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
         self.session_id = session_id
+        self.session_settings: SessionSettings | None = coerce_session_settings(session_settings or {})
+        self._codec = OpenAIResponses("gpt-5")
         self.memory = ACMS(
             session_id, storage, embedder, token_counter=token_counter, config=config, namespace=namespace
         )
@@ -52,8 +68,7 @@ class ACMSSession:
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
         """Return the items in force, oldest first; with a limit the newest of them."""
-        if limit is None:
-            limit = getattr(self.session_settings, "limit", None)
+        limit = resolve_session_limit(limit, self.session_settings)
         if limit is not None and limit <= 0:
             return []
         return [_item(entry) for entry in await self.memory.entries(limit)]
@@ -77,9 +92,67 @@ class ACMSSession:
         async with self._locks.here():
             await self.memory.clear()
 
+    def within(self, budget: int) -> Callable[[CallModelData[Any]], Awaitable[ModelInputData]]:
+        """Return a `call_model_input_filter` that shows the model at most `budget` tokens of the session.
+
+        Instructions and function tools of the agent are counted too, as the Responses API does with the vocabulary
+        o200k. The newest items are sent as they are, the current turn with its reasoning where that fits; what answers
+        the newest message of the user is recalled, in a named namespace from its other sessions too. A run must be
+        given the session. `FitError` when what is required does not fit.
+        """
+        return partial(self._within, budget)
+
     async def close(self) -> None:
         """Let go of the storage."""
         await self.memory.close()
+
+    async def _within(self, budget: int, data: CallModelData[Any]) -> ModelInputData:
+        given, instructions = data.model_data.input, data.model_data.instructions
+        prompt = Prompt(self._codec)
+        if instructions:
+            prompt = prompt.system(instructions)
+        written = len(prompt.steps)
+        if tools := [_tool(tool) for tool in data.agent.tools if isinstance(tool, FunctionTool)]:
+            prompt = prompt.tools(tools)
+        asked = next(
+            (_text(item.get("content")) for item in reversed(given) if item.get("role") == "user"), ""
+        )
+        prompt = prompt.history(self.memory)
+        if asked.strip():
+            named = self.memory.namespace != "default"
+            prompt = prompt.recall(self.memory, asked, scope="namespace" if named else "session")
+        if pending := _pending(given, await self.memory.entries(1)):
+            prompt = prompt.add([_message(item) for item in pending])
+        rendered = await prompt.render(budget)
+        messages = rendered.messages[written:]
+        newest = 2 * sum(
+            len(message.sources) for message in messages
+        )  # reasoning in between is perhaps not shown
+        shown = _restored(rendered.payload["input"][written:], messages, await self.memory.entries(newest))
+        spare = budget - rendered.tokens.upper_bound
+        return ModelInputData(self._with_turn(shown, given, spare), instructions)
+
+    def _with_turn(self, shown: list[Any], given: Sequence[Any], spare: int) -> list[Any]:
+        """Send the current turn as it is, with what ACMS does not understand, if all of it is shown and fits."""
+        turn = given[max((at for at, item in enumerate(given) if item.get("role") == "user"), default=0) :]
+        said = sorted(_what(item) for item in turn if _says(item))
+        place, left = len(shown), len(said)
+        while place and left:
+            place -= 1
+            left -= _says(shown[place])
+        rest = shown[place:]
+        if sorted(_what(item) for item in rest if _says(item)) != said:
+            return shown
+        more = sum(map(self._cost, turn)) - sum(map(self._cost, rest))
+        return [*shown[:place], *turn] if more <= spare else shown
+
+    def _cost(self, item: Mapping[str, Any]) -> int:
+        """Return what an item costs at most that is sent as it is."""
+        content = item.get("content")
+        parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
+        media = [part for part in parts if part.get("type") in ("input_image", "input_file")]
+        plain = {**item, "content": [part for part in parts if part not in media]} if media else item
+        return self._codec.counter.count(json.dumps(plain, ensure_ascii=False)) + PER_MEDIUM * len(media)
 
 
 def _item(entry: Entry) -> Any:
@@ -92,8 +165,9 @@ def _item(entry: Entry) -> Any:
             return {"type": "function_call", "call_id": part.call_id, **arguments}
         if isinstance(part, ToolResult):
             return {"type": "function_call_output", "call_id": part.call_id, "output": part.output}
-    role = entry.role or Role.USER
-    return {"role": "user" if role is Role.TOOL else role.value, "content": entry.content}
+    if entry.role is None:
+        return {"role": "user", "content": wrap(entry.content, SUMMARY)}
+    return {"role": "user" if entry.role is Role.TOOL else entry.role.value, "content": entry.content}
 
 
 def _message(item: Any) -> dict[str, Any]:
@@ -121,3 +195,66 @@ def _text(content: Json) -> str:
         content = "\n".join(text for text in found if isinstance(text, str))
     text = content if isinstance(content, str) else ""
     return text.replace("\0", "").encode(errors="replace").decode()
+
+
+def _tool(tool: FunctionTool) -> dict[str, Json]:
+    return {"name": tool.name, "description": tool.description, "parameters": tool.params_json_schema}
+
+
+def _what(item: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what an item says, whatever form it has."""
+    kind = item.get("type", "message")
+    said = _text(item.get("output" if kind == "function_call_output" else "content"))
+    return (kind, *(str(item.get(name) or "") for name in ("role", "call_id", "name", "arguments")), said)
+
+
+def _says(item: Any) -> bool:
+    """Return whether an item says something that ACMS understands; the others go to their provider alone."""
+    return len(_message(item)["parts"]) > 1
+
+
+def _pending(given: Sequence[Any], stored: Sequence[Entry]) -> Sequence[Any]:
+    """Return the items at the end of a request that are not stored yet."""
+    newest = _what(_item(stored[-1])) if stored else None
+    for count in range(len(given)):
+        if _what(given[len(given) - 1 - count]) == newest:
+            return given[len(given) - count :]
+    return given
+
+
+def _restored(
+    shown: Sequence[dict[str, Any]], messages: Sequence[PromptMessage], entries: Sequence[Entry]
+) -> list[Any]:
+    """Return what is shown as the items that were stored, where they say just that.
+
+    An item that was made after reasoning which is not shown is sent without its id: the API wants both or neither.
+    """
+    known = {entry.id: entry for entry in entries}
+    sources = [id for one in messages if not one.text.startswith(RECALLED[0]) for id in one.sources]
+    stored: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in [known[id] for id in sources if id in known]:
+        stored.setdefault(_what(_item(entry)), []).append(entry)
+    reasoned = _reasoned(entries)
+    found: list[Any] = []
+    thought = False
+    for item in shown:
+        originals = stored.get(_what(item))
+        if originals:
+            entry = originals.pop(0)
+            item = dict(_item(entry))
+            if entry.id in reasoned and not thought:
+                item.pop("id", None)
+        thought = item.get("type") == "reasoning" or (thought and item.get("role") != "user")
+        found.append(item)
+    return found
+
+
+def _reasoned(entries: Sequence[Entry]) -> set[str]:
+    """Return the ids of what a model answered after reasoning."""
+    found: set[str] = set()
+    thought = False
+    for entry in entries:
+        if thought and entry.role is Role.ASSISTANT:
+            found.add(entry.id)
+        thought = entry.role is Role.ASSISTANT and (thought or _item(entry).get("type") == "reasoning")
+    return found

@@ -149,7 +149,7 @@ def _calls(units: Sequence[Unit[Entry]]) -> bool:
 def _turn(units: Sequence[Unit[Entry]]) -> int:
     """Return the message of the user that calls of tools came after since; the number of units when there is none."""
     place = len(units)
-    while place and len(units[place - 1].entries) > 1:
+    while _calls(units) and place and units[place - 1].entries[0].role in (Role.ASSISTANT, Role.TOOL):
         place -= 1
     begun = 0 < place < len(units) and units[place - 1].entries[0].role is Role.USER
     return place - 1 if begun else len(units)

@@ -215,15 +215,18 @@ def strangers(kept: Placements, lineage: Sequence[str]) -> dict[str, list[str]]:
 def turn(units: Sequence[Atom], *, asked: bool) -> int:
     """Return the unit before which a block of the newest turn stands; their number when that is behind all of them.
 
-    That is the newest message of a user, unless it was answered. `asked` says that the caller wrote one behind them.
+    That is the newest message of a user, unless it was answered: by a text with no call of a tool behind it. `asked`
+    says that the caller wrote one behind them.
     """
     if asked:
         return len(units)
+    called = False
     for place in range(len(units) - 1, -1, -1):
         message = units[place].messages[0]
         if message.role is Role.USER and not any(map(is_summary, message.sources)):
             return place
-        if message.role is Role.ASSISTANT and not any(isinstance(part, ToolCall) for part in message.parts):
+        called = called or any(isinstance(part, ToolCall) for part in message.parts)
+        if message.role is Role.ASSISTANT and message.text and not called:
             break
     return len(units)
 

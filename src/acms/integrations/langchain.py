@@ -1,0 +1,241 @@
+"""LangChain on an ACMS log: the memory of an agent, a chat message history, a retriever.
+
+    memory = ACMSMiddleware(open_storage("sqlite:///memory.db"), budget=8000)
+    agent = create_agent(model, tools, middleware=[memory])
+    agent.invoke({"messages": [("user", "…")]}, {"configurable": {"thread_id": "user_123"}})
+
+A thread is a session. What a run holds is stored under the ids of its messages, and the model is handed what ACMS makes
+of the whole log; no checkpointer is needed for that. All of it works in async and in blocking code.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForRetrieverRun,
+    CallbackManagerForRetrieverRun,
+)
+from langchain_core.chat_history import BaseChatMessageHistory
+from langchain_core.documents import Document
+from langchain_core.messages import (
+    AnyMessage,
+    BaseMessage,
+    HumanMessage,
+)
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableConfig
+from langgraph.config import get_config
+from pydantic import ConfigDict
+
+from acms.errors import ConfigurationError
+from acms.integrations.langchain_messages import chat_message, completed, message_of, offered, stored
+from acms.ports import StorageBackend
+from acms.prompt import Prompt
+from acms.providers.codecs import OpenAIChat
+from acms.runtime.portal import blocked
+from acms.session import ACMS
+
+__all__ = ["ACMSChatMessageHistory", "ACMSMiddleware", "ACMSRetriever"]
+
+_SESSIONS = 256
+
+
+class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
+    """Stores a run in the session of its `thread_id`, and shows the model at most `budget` tokens of that.
+
+    The budget holds for the whole request, instructions and tools included, as Chat Completions counts it with the
+    vocabulary o200k. Messages are shown as they were, with their ids; where the session is larger, what answers the
+    newest message of the user is recalled. Reasoning goes back with the messages of the current turn.
+    `namespace`, or what it makes of a run's config, keeps users apart: in a named one the other sessions of the user
+    are recalled too. `options` are those of `ACMS`. `FitError` when what is required does not fit.
+    """
+
+    def __init__(
+        self,
+        storage: StorageBackend,
+        *,
+        budget: int,
+        namespace: str | Callable[[RunnableConfig], str] = "default",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self._storage = storage
+        self._budget = budget
+        self._namespace = namespace
+        self._options = options
+        self._codec = OpenAIChat("gpt-5")
+        #: Sessions by namespace and thread, the one used last at the end, with how many calls are using them.
+        self._sessions: OrderedDict[tuple[str, str], tuple[ACMS, list[int]]] = OrderedDict()
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        """Store what the run holds, show the model its part of the session, store what it answers."""
+        config = get_config()
+        response = handler(blocked(self._rendered(request, config)))
+        blocked(self._store(response.result, config))
+        return response
+
+    async def awrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
+    ) -> ModelResponse[Any]:
+        """Store what the run holds, show the model its part of the session, store what it answers."""
+        config = get_config()
+        response = await handler(await self._rendered(request, config))
+        await self._store(response.result, config)
+        return response
+
+    def after_agent(self, state: AgentState[Any], runtime: Any) -> None:
+        """Store what came after the last call of the model."""
+        blocked(self._store(state["messages"], get_config()))
+
+    async def aafter_agent(self, state: AgentState[Any], runtime: Any) -> None:
+        """Store what came after the last call of the model."""
+        await self._store(state["messages"], get_config())
+
+    async def aclose(self) -> None:
+        """Let go of the storage."""
+        while self._sessions:
+            session, _ = self._sessions.popitem()[1]
+            await session.close()
+
+    def close(self) -> None:
+        """Let go of the storage."""
+        blocked(self.aclose())
+
+    async def _store(self, messages: Sequence[BaseMessage], config: RunnableConfig) -> None:
+        async with self._session(config) as session:
+            await session.sync([stored(message) for message in messages])
+
+    async def _rendered(self, request: ModelRequest[Any], config: RunnableConfig) -> ModelRequest[Any]:
+        """Return the request with the messages that the budget allows."""
+        prompt = Prompt(self._codec)
+        if request.system_message is not None and request.system_message.text.strip():
+            prompt = prompt.system(request.system_message.text)
+        written = len(prompt.steps)
+        if tools := [one for one in map(offered, request.tools) if one is not None]:
+            prompt = prompt.tools(tools)
+        asked = next((one.text for one in reversed(request.messages) if isinstance(one, HumanMessage)), "")
+        async with self._session(config) as session:
+            await session.sync([stored(message) for message in request.messages])
+            prompt = prompt.history(session)
+            if asked.strip():
+                named = session.namespace != "default"
+                prompt = prompt.recall(session, asked, scope="namespace" if named else "session")
+            rendered = await prompt.render(self._budget)
+            sources = [message.sources for message in rendered.messages[written:]]
+            entries = {entry.id: entry for entry in await session.entries(len(sources))}
+            keys = await session.keys([ids[0] for ids in sources if len(ids) == 1])
+        shown = rendered.payload["messages"][written:]
+        found = [message_of(one, ids, keys, entries) for one, ids in zip(shown, sources, strict=True)]
+        spare = self._budget - rendered.tokens.upper_bound
+        return request.override(messages=cast(list[AnyMessage], completed(found, spare, self._codec.counter)))
+
+    @asynccontextmanager
+    async def _session(self, config: RunnableConfig) -> AsyncGenerator[ACMS]:
+        """Give the session of a run, and close the one that was used longest ago when there are many."""
+        thread = config.get("configurable", {}).get("thread_id")
+        if thread is None:
+            raise ConfigurationError(
+                "a run must say which conversation it belongs to",
+                options=('agent.invoke(…, {"configurable": {"thread_id": "user_123"}})',),
+            )
+        named = self._namespace
+        key = (named if isinstance(named, str) else named(config), str(thread))
+        if key not in self._sessions:
+            self._sessions[key] = ACMS(key[1], self._storage, namespace=key[0], **self._options), []
+        self._sessions.move_to_end(key)
+        session, using = self._sessions[key]
+        using.append(1)
+        try:
+            yield session
+        finally:
+            using.pop()
+        idle = [key for key, (_, using) in self._sessions.items() if not using]
+        for key in idle[: max(0, len(self._sessions) - _SESSIONS)]:
+            await self._sessions.pop(key)[0].close()
+
+
+class ACMSChatMessageHistory(BaseChatMessageHistory):
+    """The messages of a session as a LangChain history; equal to what was added, with their ids.
+
+    Artifacts of tools that are no JSON are not kept. Clearing puts messages out of force; `session.erase` deletes.
+    """
+
+    def __init__(self, session: ACMS) -> None:
+        super().__init__()
+        self.session = session
+
+    @property
+    def messages(self) -> list[BaseMessage]:  # type: ignore[override]  # theirs is an attribute, or a property
+        """Return the messages in force, oldest first."""
+        return blocked(self.aget_messages())
+
+    async def aget_messages(self) -> list[BaseMessage]:
+        """Return the messages in force, oldest first."""
+        entries = await self.session.entries()
+        keys = await self.session.keys([entry.id for entry in entries])
+        known = {entry.id: entry for entry in entries}
+        found = [message_of(chat_message(entry), (entry.id,), keys, known) for entry in entries]
+        return [one.message.model_copy(update=one.more) for one in found]
+
+    def add_messages(self, messages: Sequence[BaseMessage]) -> None:
+        """Append messages, all or none; one whose id is known replaces what that said."""
+        blocked(self.aadd_messages(messages))
+
+    async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
+        """Append messages, all or none; one whose id is known replaces what that said."""
+        await self.session.sync([stored(message) for message in messages])
+
+    def clear(self) -> None:
+        """Put all messages out of force."""
+        blocked(self.aclear())
+
+    async def aclear(self) -> None:
+        """Put all messages out of force."""
+        await self.session.clear()
+
+
+class ACMSRetriever(BaseRetriever):
+    """What a session's past says about a query, as LangChain documents, the most relevant first.
+
+    `k` is how many there are at most, also in `invoke(query, k=3)`; `budget` is their tokens at most. With
+    `scope="namespace"` all sessions of a named namespace are asked. The metadata of a document has the role, the score,
+    the time, the name of the session, and what was noted with the message.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    session: ACMS
+    k: int = 8
+    budget: int = 4000
+    scope: str = "session"
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
+    ) -> list[Document]:
+        return blocked(self._documents(query, k))
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
+    ) -> list[Document]:
+        return await self._documents(query, k)
+
+    async def _documents(self, query: str, k: int | None) -> list[Document]:
+        limit = self.k if k is None else k
+        items = await self.session.recall(
+            query, budget=self.budget, limit=limit, scope=self.scope, relevant_only=True
+        )
+        found: list[Document] = []
+        for item in sorted(items, key=lambda item: -item.score):
+            about = {"role": item.role and item.role.value, "score": item.score, "session": item.session_id}
+            about |= {"created_at": item.created_at.isoformat(), "truncated": item.truncated}
+            found.append(Document(id=item.id, page_content=item.content, metadata={**item.metadata, **about}))
+        return found

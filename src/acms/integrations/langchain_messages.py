@@ -1,0 +1,144 @@
+"""LangChain's messages as chat messages with what those cannot hold beside them, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from langchain_core.messages import (
+    BaseMessage,
+    BaseMessageChunk,
+    ToolMessage,
+    convert_to_messages,
+    convert_to_openai_messages,
+    message_chunk_to_message,
+)
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from acms.model import Entry, Json, Media, Raw, Text, ToolCall, ToolResult
+from acms.ports import TokenCounter
+from acms.text.chat_messages import RECALLED, SUMMARY, medium, wrap
+
+__all__ = ["Restored", "chat_message", "completed", "message_of", "offered", "stored"]
+
+_VENDOR = "langchain"
+_PLAIN = {"type", "id", "tool_calls", "tool_call_id"}
+_READ = ("content", "additional_kwargs")
+"""What may hold more than a chat message, and is sent to a model: reasoning, calls of server tools."""
+
+
+class Restored(NamedTuple):
+    """A message as a chat message says it, and the fields it has besides."""
+
+    message: BaseMessage
+    more: dict[str, Any]
+
+
+def stored(message: BaseMessage) -> dict[str, Any]:
+    """Return a message as ACMS stores it: a chat message under its id, and what that cannot hold in a `Raw` part.
+
+    A message without an id is given one.
+    """
+    if isinstance(message, BaseMessageChunk):
+        message = message_chunk_to_message(message)
+    if not message.id:
+        message.id = str(uuid4())
+    chat: dict[str, Any] = {**convert_to_openai_messages(message), "id": message.id}
+    more = message.model_dump(exclude_defaults=True, exclude=_PLAIN)
+    if isinstance(message.content, str) or _has_bytes(message.content):
+        more.pop("content", None)
+    if isinstance(message, ToolMessage) and not _is_json(message.artifact):
+        more.pop("artifact", None)
+    if more:
+        chat["parts"] = [Raw(_VENDOR, _json(more))]
+    return chat
+
+
+def message_of(
+    chat: dict[str, Json], ids: Sequence[str], keys: dict[str, str], entries: dict[str, Entry]
+) -> Restored:
+    """Return a chat message that shows some entries as one of LangChain, under the id that it was stored with.
+
+    What it had besides is left out where the text is not what was stored: an excerpt, an edit, without a secret.
+    """
+    (message,) = convert_to_messages([chat])
+    if len(ids) != 1 or ids[0] not in keys or str(chat["content"]).startswith(RECALLED[0]):
+        return Restored(message, {})
+    message.id = keys[ids[0]]
+    parts = entries[ids[0]].parts if ids[0] in entries else ()
+    given = next((part.json for part in parts if isinstance(part, Raw) and part.vendor == _VENDOR), "{}")
+    try:
+        more = json.loads(given)
+    except ValueError:  # something was taken out of it
+        return Restored(message, {})
+    if "content" in more and message.model_copy(update={"content": more["content"]}).text != message.text:
+        del more["content"]
+    return Restored(message, more)
+
+
+def completed(found: Sequence[Restored], spare: int, counter: TokenCounter) -> list[BaseMessage]:
+    """Return messages with what they had besides.
+
+    What of it a model reads goes with those of the current turn, the newest first, as long as it costs no more than
+    `spare` tokens: a provider may refuse older reasoning behind another prefix.
+    """
+    shown: list[BaseMessage] = []
+    current = True
+    for message, more in reversed(found):
+        current = current and message.type != "human"
+        if read := {name: more[name] for name in _READ if name in more}:
+            cost = counter.count(_json(read))
+            if current and cost <= spare:
+                spare -= cost
+            else:
+                more = {name: value for name, value in more.items() if name not in read}
+        shown.append(message.model_copy(update=more))
+    return shown[::-1]
+
+
+def chat_message(entry: Entry) -> dict[str, Json]:
+    """Return an entry as a chat message."""
+    if entry.role is None:
+        return {"role": "user", "content": wrap(entry.content, SUMMARY)}
+    said = "\n".join([part.text for part in entry.parts if isinstance(part, Text)])
+    text = said if entry.parts else entry.content
+    chat: dict[str, Json] = {"role": entry.role.value, "content": text}
+    media = [medium(part) for part in entry.parts if isinstance(part, Media)]
+    if media:
+        chat["content"] = [{"type": "text", "text": text}, *media]
+    for part in entry.parts:
+        if isinstance(part, ToolResult):
+            chat |= {"tool_call_id": part.call_id, "content": part.output}
+        elif isinstance(part, ToolCall):
+            function = {"name": part.name, "arguments": part.arguments}
+            call = {"id": part.call_id, "type": "function", "function": function}
+            chat.setdefault("tool_calls", []).append(call)
+    return chat
+
+
+def offered(tool: BaseTool | dict[str, Any]) -> dict[str, Any] | None:
+    """Return a function that is offered, as it is counted; None for a tool that runs at the provider."""
+    if isinstance(tool, dict) and tool.get("type", "function") != "function":
+        return None
+    return convert_to_openai_tool(tool)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _has_bytes(content: Any) -> bool:
+    """Return whether a content brings media along, which a log does not hold."""
+    text = _json(content)
+    return '"base64"' in text or '"data:' in text
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True

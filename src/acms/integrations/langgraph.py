@@ -1,0 +1,250 @@
+"""A LangGraph store on ACMS's key-value memory.
+
+    store = ACMSStore(open_kv("sqlite:///memory.db"))
+    graph = builder.compile(store=store)
+
+Items lie beside the sessions and pins of the same file or database, and one backup holds them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from base64 import b64decode, b64encode
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    IndexConfig,
+    InvalidNamespaceError,
+    Item,
+    ListNamespacesOp,
+    MatchCondition,
+    Op,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+    ensure_embeddings,
+    get_text_at_path,
+)
+
+from acms.errors import ValidationError
+from acms.model import KVEntry
+from acms.ports import ListingKV
+from acms.runtime.portal import blocked
+from acms.text.tokenizer import rarity, tally, words
+
+__all__ = ["ACMSStore"]
+
+_HOME = "langgraph:"
+"""What the keys begin with; the labels follow, a dot behind each, then a dot and the key of the item."""
+_PAGE = 500
+_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "$eq": operator.eq,
+    "$ne": operator.ne,
+    "$gt": operator.gt,
+    "$gte": operator.ge,
+    "$lt": operator.lt,
+    "$lte": operator.le,
+}
+
+
+class ACMSStore(BaseStore):
+    """The items of LangGraph's long-term memory as values of a key-value memory, each written atomically.
+
+    Search reads the items under its namespace. Without an `index` a query ranks them by the words they share with it,
+    with one by the cosine of the vectors of its fields, which are stored with the item; what has none comes last,
+    without a score. An embedder of ACMS is an index: `{"dims": 384, "embed": LocalEmbedder().embed}`.
+
+    Blocking and async methods may be mixed, in any thread and event loop. Namespace and key together have up to 500
+    characters, a value up to 1 MB. Values do not expire. Whoever opened the memory closes it.
+    """
+
+    def __init__(self, kv: ListingKV, *, index: IndexConfig | None = None) -> None:
+        self.kv = kv
+        self.index_config = index
+        self.embeddings = None if index is None else ensure_embeddings(index.get("embed"))
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Run operations; see `abatch`."""
+        return blocked(self.abatch(ops))
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """Run operations and return their results in order: what reads first, then of each key the last write."""
+        listed = list(ops)
+        paths = [_path(op) for op in listed]
+        results: list[Result] = []
+        writes: dict[str, PutOp] = {}
+        for op, path in zip(listed, paths, strict=True):
+            if isinstance(op, PutOp):
+                writes[path] = op
+                results.append(None)
+            elif isinstance(op, GetOp):
+                found = await self.kv.get(path)
+                results.append(None if found is None else Item(**_fields(found)))
+            elif isinstance(op, SearchOp):
+                results.append(await self._search(op, path))
+            else:
+                results.append(await self._namespaces(op, path))
+        await self._write(writes)
+        return results
+
+    async def _write(self, writes: Mapping[str, PutOp]) -> None:
+        texts = {path: self._texts(op) for path, op in writes.items()}
+        flat = list(dict.fromkeys(text for found in texts.values() for text in found))
+        vectors = dict(zip(flat, await self._embedded(flat), strict=True))
+
+        async def write(path: str, op: PutOp) -> None:
+            if op.value is None:
+                await self.kv.delete(path)
+            else:
+                kept = [_packed(vectors[text]) for text in texts[path]]
+                await self.kv.set(path, {"value": op.value, **({"vectors": kept} if kept else {})})
+
+        await asyncio.gather(*(write(path, op) for path, op in writes.items()))
+
+    def _texts(self, op: PutOp) -> list[str]:
+        """Return the texts of an item that get a vector."""
+        if self.index_config is None or op.value is None or op.index is False:
+            return []
+        fields = (self.index_config.get("fields") or ["$"]) if op.index is None else op.index
+        return [text for field in fields for text in get_text_at_path(op.value, field)]
+
+    async def _embedded(self, texts: list[str]) -> list[list[float]]:
+        if not texts or self.embeddings is None:
+            return []
+        return await self.embeddings.aembed_documents(texts)
+
+    async def _entries(self, prefix: str) -> list[KVEntry]:
+        found: list[KVEntry] = []
+        after: str | None = None
+        while True:
+            page = await self.kv.list(prefix, after=after, limit=_PAGE)
+            found += page.entries
+            after = page.next_after
+            if after is None:
+                return found
+
+    async def _search(self, op: SearchOp, prefix: str) -> list[SearchItem]:
+        entries = [one for one in await self._entries(prefix) if _meets(one.data["value"], op.filter or {})]
+        scores: Sequence[float | None] = [None] * len(entries)
+        if op.query and entries:
+            if self.embeddings is None:
+                scores = _by_words(op.query, entries)
+            else:
+                scores = _by_vectors(await self.embeddings.aembed_query(op.query), entries)
+        order = sorted(range(len(entries)), key=lambda at: (scores[at] is None, -(scores[at] or 0)))
+        shown = order[op.offset : op.offset + op.limit]
+        return [SearchItem(**_fields(entries[at]), score=scores[at]) for at in shown]
+
+    async def _namespaces(self, op: ListNamespacesOp, prefix: str) -> list[tuple[str, ...]]:
+        found = {_namespace(entry.key) for entry in await self._entries(prefix)}
+        kept = [one for one in found if all(_matches(one, wanted) for wanted in op.match_conditions or ())]
+        names = sorted({one[: op.max_depth] for one in kept})
+        return names[op.offset : op.offset + op.limit]
+
+
+def _path(op: Op) -> str:
+    """Return the key of an item, or what the keys of the items begin with that an operation reads."""
+    if isinstance(op, GetOp | PutOp):
+        return f"{_prefix(op.namespace)}.{op.key}"
+    if isinstance(op, SearchOp):
+        return _prefix(op.namespace_prefix)
+    if isinstance(op, ListNamespacesOp):
+        found = ""
+        for wanted in op.match_conditions or ():
+            path = _prefix(wanted.path)
+            if wanted.match_type == "prefix" and "*" not in wanted.path and len(path) > len(found):
+                found = path
+        return found or _HOME
+    raise ValidationError(f"{type(op).__name__} is no operation of a store", field="ops")
+
+
+def _prefix(namespace: Sequence[str]) -> str:
+    for label in namespace:
+        if not isinstance(label, str) or not label or "." in label or "\0" in label:
+            raise InvalidNamespaceError(f"{label!r} of {namespace} must be a text without a dot, not empty")
+    return _HOME + "".join(f"{label}." for label in namespace)
+
+
+def _namespace(path: str) -> tuple[str, ...]:
+    return tuple(path.removeprefix(_HOME).partition("..")[0].split("."))
+
+
+def _fields(entry: KVEntry) -> dict[str, Any]:
+    """Return the fields of the item that an entry holds."""
+    return {
+        "namespace": _namespace(entry.key),
+        "key": entry.key.partition("..")[2],
+        "value": entry.data["value"],
+        "created_at": entry.created_at,
+        "updated_at": entry.updated_at,
+    }
+
+
+def _matches(namespace: tuple[str, ...], wanted: MatchCondition) -> bool:
+    """Return whether a namespace begins or ends with a path, in which "*" is any label."""
+    size = len(wanted.path)
+    part = namespace[:size] if wanted.match_type == "prefix" else namespace[-size:]
+    pairs = zip(part, wanted.path, strict=False)
+    return len(part) == size and all(label in ("*", own) for own, label in pairs)
+
+
+def _meets(value: Any, wanted: Any) -> bool:
+    """Return whether a value is what a filter asks for: equal, compared by operators, or so field by field."""
+    if isinstance(wanted, Mapping):
+        if any(str(name).startswith("$") for name in wanted):
+            return all(_compares(value, name, other) for name, other in wanted.items())
+        return isinstance(value, Mapping) and all(
+            _meets(value.get(name), one) for name, one in wanted.items()
+        )
+    if isinstance(wanted, list | tuple):
+        same = isinstance(value, list | tuple) and len(value) == len(wanted)
+        return same and all(map(_meets, value, wanted))
+    return value == wanted
+
+
+def _compares(value: Any, name: str, other: Any) -> bool:
+    if name not in _COMPARISONS:
+        known = ", ".join(_COMPARISONS)
+        raise ValidationError(f"{name!r} is not one of {known}", field="filter")
+    if name in ("$eq", "$ne"):
+        return _COMPARISONS[name](value, other)
+    try:
+        return _COMPARISONS[name](float(value), float(other))
+    except (TypeError, ValueError):  # times and words are compared as texts
+        return isinstance(value, str) and isinstance(other, str) and _COMPARISONS[name](value, other)
+
+
+def _by_words(query: str, entries: Sequence[KVEntry]) -> list[float | None]:
+    """Score items by the words they share with a query; None for those that share none."""
+    asked = set(tally(words(query)))
+    texts = [tally(words(" ".join(get_text_at_path(entry.data["value"], "$")))) for entry in entries]
+    often = Counter(term for text in texts for term in asked & text.keys())
+    weights = {term: rarity(len(texts), count) for term, count in often.items()}
+    scores = (sum(weights[term] for term in asked & text.keys()) for text in texts)
+    return [score or None for score in scores]
+
+
+def _packed(vector: Sequence[float]) -> str:
+    return b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode()
+
+
+def _by_vectors(query: Sequence[float], entries: Sequence[KVEntry]) -> list[float | None]:
+    """Score items by the cosine of the nearest of their vectors; None for those that have none."""
+    asked = np.asarray(query, dtype=np.float32)
+    scores: list[float | None] = []
+    for entry in entries:
+        packed = entry.data.get("vectors")
+        if not packed:
+            scores.append(None)
+            continue
+        held = np.stack([np.frombuffer(b64decode(one), dtype="<f4") for one in packed])
+        lengths = np.linalg.norm(held, axis=1) * np.linalg.norm(asked)
+        scores.append(float(np.max(held @ asked / np.where(lengths == 0, 1, lengths))))
+    return scores
