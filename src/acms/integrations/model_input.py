@@ -8,10 +8,10 @@ wrote itself (recalled text, a summary, a message that was cut, edited or redact
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from acms.errors import EntryNotFoundError, TokenBudgetExceededError
+from acms.errors import EntryNotFoundError, FitError, TokenBudgetExceededError
 from acms.model import Entry, Media, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec
 from acms.prompt import Prompt, Rendered
@@ -21,6 +21,9 @@ from acms.session import ACMS
 __all__ = ["Dialect", "Request", "Shown", "model_input", "original", "text_of"]
 
 M = TypeVar("M")
+
+_TRIES = 8
+"""How often a prompt is made smaller because of what its codec does not count."""
 
 
 class Dialect(Protocol[M]):
@@ -72,23 +75,35 @@ async def model_input(
     """Return what the model is shown of a session, oldest first, without the instructions of the request.
 
     `known` are messages the framework has at hand, by key: they are handed back themselves. `extra` counts what of a
-    message is sent and is nothing to the codec, such as reasoning and bytes. In a named namespace the other
-    sessions of it are recalled from. `TokenBudgetExceededError` when what must be there does not fit.
+    message is sent and is nothing to the codec, such as reasoning and bytes. In a named namespace its other sessions
+    are recalled from; after an answer of the model nothing is. `TokenBudgetExceededError` when what must be there does
+    not fit.
     """
-    room = request.budget
-    while True:
-        rendered = await _prompt(session, request).render(room)
+    newest = await session.entries(1)
+    if not newest:
+        return []
+    if newest[0].role is Role.ASSISTANT:  # the turn is over: what it recalled would stand behind its answer
+        request = replace(request, query="")
+    budget = room = most = request.budget
+    least, over = 0, 0
+    for _ in range(_TRIES):
+        try:
+            rendered = await _prompt(session, request).render(room)
+        except FitError:
+            if not over:
+                raise
+            least = room
+            room = (least + most) // 2
+            continue
         shown = await _shown(session, rendered, dialect, known)
         more = sum(extra(one) for message in shown for one in message.originals)
-        over = rendered.tokens.upper_bound + more - request.budget
+        over = rendered.tokens.upper_bound + more - budget
         if over <= 0:
             return shown
-        room -= over
-        if room <= 0:
-            options = ("raise the budget", "leave the reasoning of the model out of the history")
-            raise TokenBudgetExceededError(
-                budget=request.budget, required=request.budget + over, options=options
-            )
+        most = room
+        room = max((least + most) // 2, most * budget // (budget + over))
+    options = ("raise the budget", "leave the reasoning of the model out of the history")
+    raise TokenBudgetExceededError(budget=budget, required=budget + over, options=options)
 
 
 def _prompt(session: ACMS, request: Request) -> Prompt:
