@@ -22,8 +22,10 @@ __all__ = ["Dialect", "Request", "Shown", "model_input", "original", "text_of"]
 
 M = TypeVar("M")
 
-_TRIES = 8
+_TRIES = 16
 """How often a prompt is made smaller because of what its codec does not count."""
+_STEP = 32
+"""By at least one part in so many of the budget each time."""
 
 
 class Dialect(Protocol[M]):
@@ -101,7 +103,7 @@ async def model_input(
         if over <= 0:
             return shown
         most = room
-        room = max((least + most) // 2, most * budget // (budget + over))
+        room = max((least + most) // 2, most * budget // (budget + over) - budget // _STEP)
     options = ("raise the budget", "leave the reasoning of the model out of the history")
     raise TokenBudgetExceededError(budget=budget, required=budget + over, options=options)
 
@@ -130,7 +132,7 @@ async def _shown(
         if one is not None:
             found[id] = one
     shown: list[Shown[M]] = []
-    for message in rendered.messages:
+    for message in _whole(rendered.messages):
         if message.role in (Role.SYSTEM, Role.DEVELOPER) and not message.sources:
             continue  # the instructions of the request
         said = [found[id] for id in message.sources if id in found]
@@ -139,6 +141,17 @@ async def _shown(
         )
         shown.append(Shown(message=message, originals=said if same else ()))
     return _paired(shown)
+
+
+def _whole(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
+    """Put the results of tools that one entry holds together again: providers take them one by one."""
+    found: list[PromptMessage] = []
+    for one in messages:
+        if one.role is Role.TOOL and one.sources and found and found[-1].sources == one.sources:
+            found[-1] = replace(found[-1], parts=(*found[-1].parts, *one.parts))
+        else:
+            found.append(one)
+    return found
 
 
 def _paired(shown: Sequence[Shown[M]]) -> list[Shown[M]]:
