@@ -27,8 +27,8 @@ class ACMSMemoryService(BaseMemoryService):
     """A memory service over the logs of a user: what is found are facts and messages, the best first.
 
     Beside an `ACMSSessionService` with the same storage it needs no feeding: events that are added again change
-    nothing. What a search returns is at most `budget` tokens. A memory that is deleted is retracted, in its session too,
-    and stays so when its session is added again; `erase` of its session takes the text away.
+    nothing. What a search returns is at most `budget` tokens. A memory that is deleted is retracted, in its session
+    too, and stays so when the session is added again; erasing its session takes the text away.
     """
 
     def __init__(
