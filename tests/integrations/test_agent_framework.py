@@ -29,6 +29,7 @@ from acms.integrations.agent_framework import ACMSHistoryProvider
 from acms.model import ToolCall
 from acms.ports import StorageBackend
 from tests.integrations import agent as script
+from tests.integrations.pages import run_example, run_page
 
 USER = "user:1"
 INSTRUCTIONS = "You look after disks."
@@ -223,6 +224,16 @@ async def test_reasoning_and_other_providers_count(storage: StorageBackend) -> N
     assert all("It rains" not in text for _, text in await talk.said())
     with pytest.raises(TokenBudgetExceededError):
         await Talk(storage, budget=20).run("Hello?")
+
+
+async def test_the_page_and_the_example_run_and_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        await run_page("agent-framework.md", tmp_path, monkeypatch)
+    assert (
+        run_example("agent_framework_agent.py", tmp_path).strip().endswith("124 messages kept; It is 4711.")
+    )
 
 
 def measure() -> list[float]:

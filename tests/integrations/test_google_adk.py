@@ -31,6 +31,7 @@ from acms.integrations.google_adk import ACMSMemoryService, ACMSPlugin, ACMSSess
 from acms.kv import open_kv
 from acms.model import ToolCall
 from tests.integrations import agent as script
+from tests.integrations.pages import run_example, run_page
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::UserWarning"
@@ -344,6 +345,14 @@ async def test_memories_are_found_and_deleted_as_in_memory(tmp_path: Path) -> No
 async def texts(memory: BaseMemoryService, query: str) -> set[str]:
     found = (await memory.search_memory(**ANA, query=query)).memories
     return {one.content.parts[0].text for one in found}
+
+
+async def test_the_page_and_the_example_run_and_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        await run_page("google-adk.md", tmp_path, monkeypatch)
+    assert run_example("google_adk_agent.py", tmp_path).strip().endswith("124 messages kept; It is 4711.")
 
 
 def measure() -> list[float]:

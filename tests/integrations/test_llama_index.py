@@ -22,6 +22,7 @@ from acms.erasure.erase import erase_subject
 from acms.integrations.llama_index import ACMSMemory, ACMSMemoryBlock, ACMSRetriever
 from acms.model import ToolCall
 from tests.integrations import agent as script
+from tests.integrations.pages import run_example, run_page
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pydantic.warnings.PydanticDeprecationWarning",  # LlamaIndex reads `__fields__` and the like
@@ -264,6 +265,14 @@ async def test_a_block_recalls_what_the_queue_let_go() -> None:
         assert session.counter.count(shorter) <= 100
         assert await block.atruncate(text, 1000) is None
         await engine.dispose()
+
+
+async def test_the_page_and_the_example_run_and_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        await run_page("llama-index.md", tmp_path, monkeypatch)
+    assert run_example("llama_index_agent.py", tmp_path).strip().endswith("124 messages kept; It is 4711.")
 
 
 def measure() -> list[float]:

@@ -27,6 +27,7 @@ from acms import ACMS, ACMSConfig, PrivacyConfig, TokenBudgetExceededError, open
 from acms.erasure.erase import erase_subject
 from acms.integrations.pydantic_ai import ACMSHistory
 from tests.integrations import agent as script
+from tests.integrations.pages import run_example, run_page
 
 USER = "user:1"
 INSTRUCTIONS = "You look after disks."
@@ -230,6 +231,14 @@ async def test_an_image_is_shown_again_as_it_was_given() -> None:
         )
         await made.run("Hello again?")
     assert model.seen[-1][0].parts[0] == asked
+
+
+async def test_the_page_and_the_example_run_and_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        await run_page("pydantic-ai.md", tmp_path, monkeypatch)
+    assert run_example("pydantic_ai_agent.py", tmp_path).strip().endswith("124 messages kept; It is 4711.")
 
 
 def measure() -> list[float]:

@@ -10,7 +10,7 @@ Every request to the model, also those between calls of tools, is made of the lo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from json import loads
+from json import dumps, loads
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -27,8 +27,7 @@ from agent_framework import (
 
 from acms.codecs import OpenAIChat
 from acms.config import ACMSConfig
-from acms.integrations.model_input import Request, Shown, model_input, original, text_of
-from acms.log.foreign import dump
+from acms.integrations.model_input import RenderedMessage, Request, model_input, original, text_of
 from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, StorageBackend, TokenCounter
 from acms.prompt_types import PromptMessage, Tool
@@ -201,11 +200,11 @@ def _part(content: Content, role: Role) -> list[Part]:
         return [Reasoning(content.text)]
     if content.type == "function_call" and role is Role.ASSISTANT:
         given = content.arguments
-        arguments = given if isinstance(given, str) else dump(given or {})
+        arguments = given if isinstance(given, str) else dumps(given or {}, ensure_ascii=False)
         return [ToolCall(content.call_id or "", content.name or "", arguments)]
     if content.type == "function_result" and role is Role.TOOL:
         found = content.result
-        output = found if isinstance(found, str) else dump(found)
+        output = found if isinstance(found, str) else dumps(found, ensure_ascii=False)
         return [ToolResult(content.call_id or "", output, content.exception is not None)]
     if content.type == "uri" and role is Role.USER and (content.media_type or "").startswith("image/"):
         return [Media(content.media_type or "", content.uri or "")]
@@ -222,16 +221,16 @@ def _extra(message: Message, counter: TokenCounter) -> int:
 
 def _message(entry: Entry) -> Message:
     kept = original(entry, _DIALECT)
-    if kept is not None and _said(_DIALECT.write(kept)["parts"]) == _said(entry.parts):
+    if kept is not None and _without_raw(_DIALECT.write(kept)["parts"]) == _without_raw(entry.parts):
         return kept
     return Message(entry.role.value if entry.role else "user", [entry.content])
 
 
-def _said(parts: Sequence[Part]) -> list[Part]:
+def _without_raw(parts: Sequence[Part]) -> list[Part]:
     return [part for part in parts if not isinstance(part, Raw)]
 
 
-def _messages(shown: Sequence[Shown[Message]]) -> list[Message]:
+def _messages(shown: Sequence[RenderedMessage[Message]]) -> list[Message]:
     return [one for each in shown for one in (each.originals or [_made(each.message)])]
 
 

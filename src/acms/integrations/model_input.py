@@ -18,7 +18,7 @@ from acms.prompt import Prompt, Rendered
 from acms.prompt_types import PromptMessage, Tool
 from acms.session import ACMS
 
-__all__ = ["Dialect", "Request", "Shown", "model_input", "original", "text_of"]
+__all__ = ["Dialect", "RenderedMessage", "Request", "model_input", "original", "text_of"]
 
 M = TypeVar("M")
 
@@ -58,7 +58,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown(Generic[M]):
+class RenderedMessage(Generic[M]):
     """One message of a request."""
 
     message: PromptMessage
@@ -73,7 +73,7 @@ async def model_input(
     *,
     known: Mapping[str, M],
     extra: Callable[[M], int],
-) -> list[Shown[M]]:
+) -> list[RenderedMessage[M]]:
     """Return what the model is shown of a session, oldest first, without the instructions of the request.
 
     `known` are messages the framework has at hand, by key: they are handed back themselves. `extra` counts what of a
@@ -97,7 +97,7 @@ async def model_input(
             least = room
             room = (least + most) // 2
             continue
-        shown = await _shown(session, rendered, dialect, known)
+        shown = await _rendered(session, rendered, dialect, known)
         more = sum(extra(one) for message in shown for one in message.originals)
         over = rendered.tokens.upper_bound + more - budget
         if over <= 0:
@@ -119,10 +119,12 @@ def _prompt(session: ACMS, request: Request) -> Prompt:
     return prompt
 
 
-async def _shown(
+async def _rendered(
     session: ACMS, rendered: Rendered, dialect: Dialect[M], known: Mapping[str, M]
-) -> list[Shown[M]]:
-    ids = dict.fromkeys(id for message in rendered.messages if _is_said(message) for id in message.sources)
+) -> list[RenderedMessage[M]]:
+    ids = dict.fromkeys(
+        id for message in rendered.messages if _may_be_original(message) for id in message.sources
+    )
     keys = await session.keys(ids)
     found: dict[str, M] = {}
     for id in ids:
@@ -131,7 +133,7 @@ async def _shown(
             one = await _kept(session, id, dialect)
         if one is not None:
             found[id] = one
-    shown: list[Shown[M]] = []
+    shown: list[RenderedMessage[M]] = []
     for message in _whole(rendered.messages):
         if message.role in (Role.SYSTEM, Role.DEVELOPER) and not message.sources:
             continue  # the instructions of the request
@@ -139,7 +141,7 @@ async def _shown(
         same = len(said) == len(message.sources) > 0 and _content(message.parts) == _content(
             [part for one in said for part in _parts(dialect.write(one))]
         )
-        shown.append(Shown(message=message, originals=said if same else ()))
+        shown.append(RenderedMessage(message=message, originals=said if same else ()))
     return _paired(shown)
 
 
@@ -154,16 +156,16 @@ def _whole(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
     return found
 
 
-def _paired(shown: Sequence[Shown[M]]) -> list[Shown[M]]:
+def _paired(shown: Sequence[RenderedMessage[M]]) -> list[RenderedMessage[M]]:
     """Take a call and its answers alike, all as they were made or none: codecs give calls other ids where they must."""
-    found: list[Shown[M]] = []
+    found: list[RenderedMessage[M]] = []
     for one in shown:
         if one.message.role is Role.TOOL and found and bool(one.originals) != bool(found[-1].originals):
             start = len(found) - 1
             while start and found[start].message.role is Role.TOOL:
                 start -= 1
-            found[start:] = [Shown(message=each.message) for each in found[start:]]
-            one = Shown(message=one.message)
+            found[start:] = [RenderedMessage(message=each.message) for each in found[start:]]
+            one = RenderedMessage(message=one.message)
         found.append(one)
     return found
 
@@ -175,7 +177,7 @@ async def _kept(session: ACMS, id: str, dialect: Dialect[M]) -> M | None:
         return None
 
 
-def _is_said(message: PromptMessage) -> bool:
+def _may_be_original(message: PromptMessage) -> bool:
     """Return whether a message may be what was said: recalled text has many sources and is never looked up."""
     return message.role is not Role.USER or len(message.sources) <= 2
 

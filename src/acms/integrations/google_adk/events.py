@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import dumps
 from typing import Any
 from urllib.parse import quote
 
@@ -9,7 +10,6 @@ from google.adk.events.event import Event
 from google.genai import types
 
 from acms.integrations.model_input import original
-from acms.log.foreign import dump
 from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 
 __all__ = ["DIALECT", "event_of", "namespace_of", "role_of"]
@@ -72,10 +72,12 @@ def event_of(entry: Entry) -> Event:
 def _part(given: types.Part, role: Role) -> list[Part]:
     if given.function_call and role is Role.ASSISTANT:
         call = given.function_call
-        return [ToolCall(call.id or call.name or "", call.name or "", dump(call.args or {}))]
+        return [
+            ToolCall(call.id or call.name or "", call.name or "", dumps(call.args or {}, ensure_ascii=False))
+        ]
     if given.function_response and role is Role.TOOL:
         answer = given.function_response
-        return [ToolResult(answer.id or answer.name or "", dump(answer.response or {}))]
+        return [ToolResult(answer.id or answer.name or "", dumps(answer.response or {}, ensure_ascii=False))]
     if given.text:
         thought = given.thought and role is Role.ASSISTANT
         return [Reasoning(given.text) if thought else Text(given.text)]

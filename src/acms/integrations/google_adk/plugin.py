@@ -16,7 +16,7 @@ from google.genai import types
 from acms.codecs import OpenAIChat
 from acms.integrations.google_adk.events import DIALECT
 from acms.integrations.google_adk.sessions import ACMSSessionService
-from acms.integrations.model_input import Request, Shown, model_input, text_of
+from acms.integrations.model_input import RenderedMessage, Request, model_input, text_of
 from acms.model import Role, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
 from acms.prompt_types import PromptMessage, Tool
@@ -106,20 +106,20 @@ def _extra(event: Event, agent: str, counter: TokenCounter) -> int:
     return thoughts + PER_MEDIUM * sum(part.inline_data is not None for part in parts) + foreign
 
 
-def _contents(shown: Sequence[Shown[Event]], agent: str) -> list[types.Content]:
+def _contents(shown: Sequence[RenderedMessage[Event]], agent: str) -> list[types.Content]:
     found: list[types.Content] = []
     names: dict[str, str] = {}
     for one in shown:
         names.update({part.call_id: part.name for part in one.message.parts if isinstance(part, ToolCall)})
         for event in one.originals:
             if event.content is not None:
-                found.append(_told(event) if _is_foreign(event, agent) else event.content)
+                found.append(_reported(event) if _is_foreign(event, agent) else event.content)
         if not one.originals:
             found.append(_made(one.message, names))
     return found
 
 
-def _told(event: Event) -> types.Content:
+def _reported(event: Event) -> types.Content:
     """Return what another agent said or did as text of the user: it is not this model's own."""
     said: list[str] = []
     for part in (event.content and event.content.parts) or ():

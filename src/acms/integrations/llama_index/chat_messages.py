@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from json import dumps
 from typing import Any
 
 from llama_index.core.base.llms.types import (
@@ -17,14 +18,13 @@ from llama_index.core.base.llms.types import (
     VideoBlock,
 )
 
-from acms.integrations.model_input import Shown, text_of
-from acms.log.foreign import dump
+from acms.integrations.model_input import RenderedMessage, text_of
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import PromptMessage
 from acms.session import ACMS
 from acms.text.chat_messages import PER_MEDIUM
 
-__all__ = ["DIALECT", "extra", "shown_messages"]
+__all__ = ["DIALECT", "extra", "restored"]
 
 _FILES = (ImageBlock, AudioBlock, VideoBlock, DocumentBlock)
 _ROLES = {
@@ -74,7 +74,7 @@ def _part(block: Any) -> list[Part]:
             ToolCall(
                 block.tool_call_id or block.tool_name,
                 block.tool_name,
-                given if isinstance(given, str) else dump(given),
+                given if isinstance(given, str) else dumps(given, ensure_ascii=False),
             )
         ]
     if isinstance(block, ThinkingBlock):
@@ -108,7 +108,7 @@ def extra(message: ChatMessage, session: ACMS) -> int:
     return PER_MEDIUM * _bytes(message) + sum(map(session.counter.count, thought))
 
 
-def shown_messages(shown: Sequence[Shown[ChatMessage]]) -> list[ChatMessage]:
+def restored(shown: Sequence[RenderedMessage[ChatMessage]]) -> list[ChatMessage]:
     """Return what a request shows as chat messages."""
     found: list[ChatMessage] = []
     for one in shown:

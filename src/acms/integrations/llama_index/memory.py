@@ -10,7 +10,7 @@ from llama_index.core.memory import BaseMemory
 from pydantic import ConfigDict, Field, SkipValidation
 
 from acms.codecs import OpenAIChat
-from acms.integrations.llama_index.chat_messages import DIALECT, extra, shown_messages
+from acms.integrations.llama_index.chat_messages import DIALECT, extra, restored
 from acms.integrations.model_input import Request, model_input, original
 from acms.model import Role
 from acms.ports import Codec
@@ -50,7 +50,7 @@ class ACMSMemory(BaseMemory):
         shown = await model_input(
             self.session, request, DIALECT, known={}, extra=lambda message: extra(message, self.session)
         )
-        return shown_messages(shown)
+        return restored(shown)
 
     async def aget_all(self) -> list[ChatMessage]:
         """Return all messages in force as they were put; of one that was edited or withheld what is shown of it."""

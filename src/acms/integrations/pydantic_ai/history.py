@@ -13,7 +13,7 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext
 
 from acms.codecs import OpenAIChat
-from acms.integrations.model_input import Request, Shown, model_input, text_of
+from acms.integrations.model_input import RenderedMessage, Request, model_input, text_of
 from acms.integrations.pydantic_ai.pieces import DIALECT, KEPT, Piece, Written, asked, files
 from acms.model import Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
@@ -112,7 +112,9 @@ def _question(pieces: Sequence[Piece]) -> str:
     return ""
 
 
-def _messages(shown: Sequence[Shown[Piece]], system: Sequence[ai.SystemPromptPart]) -> list[ai.ModelMessage]:
+def _messages(
+    shown: Sequence[RenderedMessage[Piece]], system: Sequence[ai.SystemPromptPart]
+) -> list[ai.ModelMessage]:
     """Return what is shown as messages again, the parts of one request together, system prompts in the first."""
     groups: list[list[Piece]] = []
     names: dict[str, str] = {}

@@ -179,7 +179,11 @@ class ACMSConversationStore(ConversationStore):
             keys = await session.keys([*done.unchanged, *done.appended, *done.replaced])
             ids, appended = {key: id for id, key in keys.items()}, done.appended
         for entry, found in zip(entries, said, strict=True):
-            data = {"namespace": session.namespace, "parent": entry.parent_id, **_beside(entry, found, ids)}
+            data = {
+                "namespace": session.namespace,
+                "parent": entry.parent_id,
+                **_entry_row(entry, found, ids),
+            }
             await self._kv.set(_ENTRY + entry.id, data)
         return appended
 
@@ -226,7 +230,7 @@ def _record(row: KVEntry) -> ConversationRecord:
     return _RECORDS.validate_python(row.data["record"])
 
 
-def _beside(entry: ConversationEntry, found: Sequence[Piece], ids: Mapping[str, str]) -> dict[str, Json]:
+def _entry_row(entry: ConversationEntry, found: Sequence[Piece], ids: Mapping[str, str]) -> dict[str, Json]:
     """Return what is kept of an entry beside its log: which ids say it, and what of the message they do not say."""
     kept = [piece for piece in found if piece.key in ids and not unkept(piece)]
     message = dumped(entry.message)
