@@ -27,6 +27,7 @@ from agent_framework import (
 
 from acms.codecs import OpenAIChat
 from acms.config import ACMSConfig
+from acms.errors import ValidationError
 from acms.integrations.model_input import RenderedMessage, Request, model_input, original, text_of
 from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, StorageBackend, TokenCounter
@@ -69,7 +70,9 @@ class ACMSHistoryProvider(HistoryProvider):
 
     def memory(self, session_id: str | None, state: Mapping[str, Any] | None = None) -> ACMS:
         """Return the ACMS session of a session, for recall, forks and time travel."""
-        key = (state or {}).get("namespace", self._namespace), session_id or "default"
+        if not session_id:
+            raise ValidationError("a run without a session has no log", field="session_id")
+        key = (state or {}).get("namespace", self._namespace), session_id
         if key not in self._open:
             self._open[key] = ACMS(key[1], self._storage, config=self._config, namespace=key[0])
         return self._open[key]

@@ -85,10 +85,15 @@ def _extra(piece: Piece, counter: TokenCounter) -> int:
     message = piece.message
     if isinstance(message, ai.ModelRequest):
         return PER_MEDIUM * len(files(message.parts[0]))
-    unseen = [part for part in message.parts if not isinstance(part, ai.TextPart | ai.ToolCallPart)]
-    return sum(
-        counter.count(part.content if isinstance(part, ai.ThinkingPart) else str(part)) for part in unseen
-    )
+    return sum(_unseen(part, counter) for part in message.parts)
+
+
+def _unseen(part: ai.ModelResponsePart, counter: TokenCounter) -> int:
+    if isinstance(part, ai.TextPart | ai.ToolCallPart):
+        return 0
+    if isinstance(part, ai.FilePart | ai.SpeechPart):
+        return PER_MEDIUM
+    return counter.count(part.content if isinstance(part, ai.ThinkingPart) else str(part))
 
 
 def _system(messages: Sequence[ai.ModelMessage]) -> list[ai.SystemPromptPart]:
