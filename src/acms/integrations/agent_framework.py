@@ -28,7 +28,7 @@ from agent_framework import (
 from acms.codecs import OpenAIChat
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
-from acms.integrations.model_input import RenderedMessage, Request, model_input, original, text_of
+from acms.integrations.model_input import Request, model_input, original, text_of
 from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, StorageBackend, TokenCounter
 from acms.prompt_types import PromptMessage, Tool
@@ -173,7 +173,10 @@ class _Run(ChatMiddleware):
             known=self._stored,
             extra=lambda message: _extra(message, self._memory.counter),
         )
-        context.messages = [*front, *_messages(shown)]
+        context.messages = [
+            *front,
+            *(one for each in shown for one in each.originals or [_made(each.message)]),
+        ]
         await call_next()
 
 
@@ -231,10 +234,6 @@ def _message(entry: Entry) -> Message:
 
 def _without_raw(parts: Sequence[Part]) -> list[Part]:
     return [part for part in parts if not isinstance(part, Raw)]
-
-
-def _messages(shown: Sequence[RenderedMessage[Message]]) -> list[Message]:
-    return [one for each in shown for one in (each.originals or [_made(each.message)])]
 
 
 def _made(message: PromptMessage) -> Message:
