@@ -1,0 +1,251 @@
+"""Microsoft Agent Framework on ACMS logs: an agent's history, and what its model is shown of it.
+
+    history = ACMSHistoryProvider(storage, budget=8_000, namespace="user:1")
+    agent = Agent(client, context_providers=[history], tools=[…])
+    await agent.run("…", session=AgentSession(session_id="chat"))
+
+Every request to the model, also those between calls of tools, is made of the log within the token budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from json import dumps, loads
+from typing import Any, ClassVar
+from uuid import uuid4
+
+from agent_framework import (
+    AgentSession,
+    ChatContext,
+    ChatMiddleware,
+    Content,
+    HistoryProvider,
+    Message,
+    SessionContext,
+    SupportsAgentRun,
+)
+
+from acms.codecs import OpenAIChat
+from acms.config import ACMSConfig
+from acms.errors import ValidationError
+from acms.integrations.model_input import Request, model_input, original, text_of
+from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.ports import Codec, StorageBackend, TokenCounter
+from acms.prompt_types import PromptMessage, Tool
+from acms.session import ACMS
+from acms.text.chat_messages import PER_MEDIUM
+
+__all__ = ["ACMSHistoryProvider"]
+
+
+class ACMSHistoryProvider(HistoryProvider):
+    """A history provider whose sessions are ACMS sessions.
+
+    The budget covers the whole request: instructions, tools, messages, by the count of `codec`. What is said is stored
+    before the model is asked, what it answers before the next request or at the end of the run. Messages come back as
+    they were made; recalled text stands in a message of the user before the newest one. What other context providers
+    add stays in front, and counts. Sessions lie in `namespace`; `session.state["acms"] = {"namespace": "user:1"}` says
+    another one for a session.
+    """
+
+    DEFAULT_SOURCE_ID: ClassVar[str] = "acms"
+
+    def __init__(
+        self,
+        storage: StorageBackend,
+        *,
+        budget: int,
+        namespace: str = "default",
+        codec: Codec | None = None,
+        config: ACMSConfig | None = None,
+        source_id: str = DEFAULT_SOURCE_ID,
+    ) -> None:
+        super().__init__(source_id)
+        self.budget = budget
+        self.codec: Codec = codec or OpenAIChat("gpt-5")
+        self._storage = storage
+        self._namespace = namespace
+        self._config = config
+        self._open: dict[tuple[str, str], ACMS] = {}
+
+    def memory(self, session_id: str | None, state: Mapping[str, Any] | None = None) -> ACMS:
+        """Return the ACMS session of a session, for recall, forks and time travel."""
+        if not session_id:
+            raise ValidationError("a run without a session has no log", field="session_id")
+        key = (state or {}).get("namespace", self._namespace), session_id
+        if key not in self._open:
+            self._open[key] = ACMS(key[1], self._storage, config=self._config, namespace=key[0])
+        return self._open[key]
+
+    async def aclose(self) -> None:
+        """Close the sessions; the storage is whoever opened it's."""
+        while self._open:
+            await self._open.popitem()[1].close()
+
+    async def get_messages(
+        self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
+    ) -> list[Message]:
+        """Return all messages in force as they were saved; of one that was edited or withheld what is shown of it."""
+        return [_message(entry) for entry in await self.memory(session_id, state).entries()]
+
+    async def save_messages(
+        self,
+        session_id: str | None,
+        messages: Sequence[Message],
+        *,
+        state: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Append messages in order, all or none."""
+        if messages:
+            await self.memory(session_id, state).ingest_many([_DIALECT.write(one) for one in messages])
+
+    async def before_run(
+        self,
+        *,
+        agent: SupportsAgentRun,
+        session: AgentSession,
+        context: SessionContext,
+        state: dict[str, Any],
+    ) -> None:
+        """See to it that each request of the run is made of the log."""
+        run = _Run(self, self.memory(context.session_id, state), len(context.input_messages))
+        context.metadata[self.source_id] = run
+        context.extend_middleware(self.source_id, run)
+
+    async def after_run(
+        self,
+        *,
+        agent: SupportsAgentRun,
+        session: AgentSession,
+        context: SessionContext,
+        state: dict[str, Any],
+    ) -> None:
+        """Store what of the run is not stored yet: the model's last answer."""
+        answered = context.response.messages if context.response else ()
+        await context.metadata[self.source_id].store([*context.input_messages, *answered])
+
+
+class _Run(ChatMiddleware):
+    """One run of an agent: its messages so far, and the requests they lead to."""
+
+    def __init__(self, provider: ACMSHistoryProvider, memory: ACMS, inputs: int) -> None:
+        self._provider = provider
+        self._memory = memory
+        self._inputs = inputs
+        self._id = uuid4().hex
+        self._stored: dict[str, Message] = {}
+        #: Where the run begins among the messages of a request, behind what other providers added.
+        self._begins: int | None = None
+
+    async def store(self, messages: Sequence[Message]) -> None:
+        """Append what a run has said beyond what is stored."""
+        new = {f"{self._id}:{place}": one for place, one in enumerate(messages) if place >= len(self._stored)}
+        if new:
+            await self._memory.ingest_many([_DIALECT.write(one, key) for key, one in new.items()])
+            self._stored.update(new)
+
+    async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        """Store what is new in a request, and put what the log shows in its place."""
+        messages = list(context.messages)
+        if self._begins is None:
+            self._begins = len(messages) - self._inputs
+        front, said = messages[: self._begins], messages[self._begins :]
+        await self.store(said)
+        options = context.options or {}
+        asked = [one.text for one in said if one.role == "user"]
+        shown = await model_input(
+            self._memory,
+            Request(
+                codec=self._provider.codec,
+                budget=self._provider.budget,
+                query=asked[-1] if asked else "",
+                instructions="\n\n".join(
+                    [options.get("instructions") or "", *(one.text for one in front)]
+                ).strip(),
+                tools=[
+                    Tool(name=one.name, description=one.description or "", parameters=one.parameters())
+                    for one in options.get("tools") or ()
+                    if hasattr(one, "parameters")
+                ],
+            ),
+            _DIALECT,
+            known=self._stored,
+            extra=lambda message: _extra(message, self._memory.counter),
+        )
+        context.messages = [
+            *front,
+            *(one for each in shown for one in each.originals or [_made(each.message)]),
+        ]
+        await call_next()
+
+
+class _Dialect:
+    """A message is one message of a log; one with bytes is kept as text only."""
+
+    vendor = "agent-framework"
+
+    def write(self, message: Message, key: str | None = None) -> dict[str, Any]:
+        role = Role(message.role)
+        parts = [part for content in message.contents for part in _part(content, role)]
+        if not any(content.type == "data" for content in message.contents):
+            parts.append(Raw(self.vendor, message.to_json()))
+        return {"role": role, "parts": parts or [Text("")], **({"key": key} if key else {})}
+
+    def read(self, json: str) -> Message:
+        return Message.from_json(json)
+
+
+_DIALECT = _Dialect()
+
+
+def _part(content: Content, role: Role) -> list[Part]:
+    if content.type == "text" and content.text:
+        return [Text(content.text)]
+    if content.type == "text_reasoning" and content.text and role is Role.ASSISTANT:
+        return [Reasoning(content.text)]
+    if content.type == "function_call" and role is Role.ASSISTANT:
+        given = content.arguments
+        arguments = given if isinstance(given, str) else dumps(given or {}, ensure_ascii=False)
+        return [ToolCall(content.call_id or "", content.name or "", arguments)]
+    if content.type == "function_result" and role is Role.TOOL:
+        found = content.result
+        output = found if isinstance(found, str) else dumps(found, ensure_ascii=False)
+        return [ToolResult(content.call_id or "", output, content.exception is not None)]
+    if content.type == "uri" and role is Role.USER and (content.media_type or "").startswith("image/"):
+        return [Media(content.media_type or "", content.uri or "")]
+    if content.type in ("uri", "data"):
+        return [Text(f"[{content.media_type}: {content.uri if content.type == 'uri' else 'inline'}]")]
+    return []
+
+
+def _extra(message: Message, counter: TokenCounter) -> int:
+    """Count what the codec does not see of a message: reasoning and bytes."""
+    thoughts = sum(counter.count(one.text or "") for one in message.contents if one.type == "text_reasoning")
+    return thoughts + PER_MEDIUM * sum(one.type == "data" for one in message.contents)
+
+
+def _message(entry: Entry) -> Message:
+    kept = original(entry, _DIALECT)
+    if kept is not None and _without_raw(_DIALECT.write(kept)["parts"]) == _without_raw(entry.parts):
+        return kept
+    return Message(entry.role.value if entry.role else "user", [entry.content])
+
+
+def _without_raw(parts: Sequence[Part]) -> list[Part]:
+    return [part for part in parts if not isinstance(part, Raw)]
+
+
+def _made(message: PromptMessage) -> Message:
+    """Return what ACMS wrote as a message."""
+    if message.role is Role.TOOL:
+        results = [part for part in message.parts if isinstance(part, ToolResult)]
+        return Message(
+            "tool", [Content.from_function_result(one.call_id, result=one.output) for one in results]
+        )
+    calls = [part for part in message.parts if isinstance(part, ToolCall)]
+    contents: list[Content | str] = [text_of(message)] if text_of(message) else []
+    contents += [
+        Content.from_function_call(one.call_id, one.name, arguments=loads(one.arguments)) for one in calls
+    ]
+    return Message(message.role.value, contents)

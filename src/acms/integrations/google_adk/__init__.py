@@ -1,0 +1,17 @@
+"""Google's Agent Development Kit on ACMS logs: sessions, memory, and what the model is shown.
+
+    sessions = ACMSSessionService(storage, kv)
+    runner = Runner(
+        app=App(name="shop", root_agent=agent, plugins=[ACMSPlugin(sessions, budget=8_000)]),
+        session_service=sessions,
+        memory_service=ACMSMemoryService(storage),
+    )
+
+Each may be used without the others, but for the plugin, which shows what the session service keeps.
+"""
+
+from acms.integrations.google_adk.memory import ACMSMemoryService
+from acms.integrations.google_adk.plugin import ACMSPlugin
+from acms.integrations.google_adk.sessions import ACMSSessionService
+
+__all__ = ["ACMSMemoryService", "ACMSPlugin", "ACMSSessionService"]

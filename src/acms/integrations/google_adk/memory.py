@@ -1,0 +1,121 @@
+"""What a user has said in any session, as ADK's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from google.adk.events.event import Event
+from google.adk.memory.base_memory_service import BaseMemoryService, SearchMemoryResponse
+from google.adk.memory.memory_entry import MemoryEntry
+from google.adk.sessions.session import Session
+from google.genai import types
+
+from acms.config import ACMSConfig
+from acms.integrations.google_adk.events import DIALECT, namespace_of
+from acms.model import Role
+from acms.ports import StorageBackend
+from acms.results import ContextItem
+from acms.session import ACMS
+
+__all__ = ["ACMSMemoryService"]
+
+_MEMORIES = "memories"
+"""The session of what is remembered without one."""
+
+
+class ACMSMemoryService(BaseMemoryService):
+    """A memory service over the logs of a user: what is found are facts and messages, the best first.
+
+    Beside an `ACMSSessionService` with the same storage it needs no feeding: events that are added again change
+    nothing. What a search returns is at most `budget` tokens. A memory that is deleted is retracted, in its session
+    too, and stays so when the session is added again; erasing its session takes the text away.
+    """
+
+    def __init__(
+        self, storage: StorageBackend, *, budget: int = 2000, config: ACMSConfig | None = None
+    ) -> None:
+        self._storage = storage
+        self._budget = budget
+        self._config = config
+
+    async def add_session_to_memory(self, session: Session) -> None:
+        """Add the events of a session; those that are there already are known by their ids."""
+        await self.add_events_to_memory(
+            app_name=session.app_name, user_id=session.user_id, events=session.events, session_id=session.id
+        )
+
+    async def add_events_to_memory(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        events: Sequence[Event],
+        session_id: str | None = None,
+        custom_metadata: Mapping[str, object] | None = None,
+    ) -> None:
+        """Add events, those without content left out; `custom_metadata` is not kept."""
+        said = [DIALECT.write(event) for event in events if event.content and event.content.parts]
+        async with self._session(app_name, user_id, session_id or _MEMORIES) as session:
+            await session.sync(list({one["key"]: one for one in said}.values()))
+
+    async def add_memory(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        memories: Sequence[MemoryEntry],
+        custom_metadata: Mapping[str, object] | None = None,
+    ) -> None:
+        """Add what is to be remembered as messages, with the metadata of each; one that has an id is known by it."""
+        said = [
+            {
+                "role": Role.USER if one.author in (None, "user") else Role.ASSISTANT,
+                "content": "\n".join(part.text for part in one.content.parts or () if part.text),
+                "created_at": one.timestamp if _has_zone(one.timestamp) else None,
+                "metadata": {**one.custom_metadata, **(custom_metadata or {})},
+                "key": one.id,
+            }
+            for one in memories
+        ]
+        async with self._session(app_name, user_id, _MEMORIES) as session:
+            await session.ingest_many(
+                [{key: value for key, value in one.items() if value is not None} for one in said]
+            )
+
+    async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
+        """Return what answers a query, from all sessions of the user, facts and messages; a blank one nothing."""
+        if not query.strip():
+            return SearchMemoryResponse()
+        async with self._session(app_name, user_id, _MEMORIES) as session:
+            items = await session.recall(query, budget=self._budget, scope="namespace", relevant_only=True)
+        ranked = sorted(items, key=lambda item: item.score, reverse=True)
+        return SearchMemoryResponse(memories=[_memory(item) for item in ranked])
+
+    async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:
+        """Retract a memory by the id that a search gave it; an unknown one changes nothing."""
+        (entry,) = await self._storage.get([memory_id]) if memory_id else (None,)
+        if entry is None:
+            return
+        context = await self._storage.context(entry.context)
+        if context.namespace == namespace_of(app_name, user_id):
+            async with self._session(app_name, user_id, context.key or context.id) as session:
+                await session.retract(entry.id, reason="deleted", alone=True)
+
+    def _session(self, app_name: str, user_id: str, session_id: str) -> ACMS:
+        namespace = namespace_of(app_name, user_id)
+        return ACMS(session_id, self._storage, config=self._config, namespace=namespace)
+
+
+def _memory(item: ContextItem) -> MemoryEntry:
+    user = item.role is Role.USER
+    return MemoryEntry(
+        id=item.id,
+        content=types.Content(role="user" if user else "model", parts=[types.Part(text=item.content)]),
+        author="user" if user else item.role and item.role.value,
+        timestamp=item.created_at and item.created_at.isoformat(),
+        custom_metadata={"session_id": item.session_id},
+    )
+
+
+def _has_zone(moment: str | None) -> bool:
+    return moment is not None and (moment.endswith("Z") or "+" in moment)

@@ -1,0 +1,229 @@
+"""ADK sessions in ACMS: events in logs, state beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+from urllib.parse import quote, unquote
+from uuid import uuid4
+
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.events.event import Event
+from google.adk.sessions.base_session_service import (
+    BaseSessionService,
+    GetSessionConfig,
+    ListSessionsResponse,
+)
+from google.adk.sessions.session import Session
+from google.adk.sessions.state import State
+from pydantic_core import to_jsonable_python
+
+from acms.config import ACMSConfig
+from acms.erasure.erase import erase_subject
+from acms.errors import ConflictError, EntryNotFoundError, IdempotencyMismatchError
+from acms.integrations.google_adk.events import DIALECT, event_of, namespace_of
+from acms.kv import update_entry
+from acms.model import Json, KVEntry
+from acms.ports import CompareAndSetKV, ListingKV, StorageBackend
+from acms.results import Erasure
+from acms.session import ACMS
+
+__all__ = ["ACMSSessionService"]
+
+_ROOT = "google-adk"
+
+
+class _Memory(CompareAndSetKV, ListingKV, Protocol):
+    """What state is kept in."""
+
+
+class ACMSSessionService(BaseSessionService):
+    """A session service whose sessions are ACMS sessions, in a namespace for each user of an app.
+
+    An event is one message, under its own id; `kv` has the state of apps, users and sessions. Several processes may
+    use both. `memory` returns the ACMS session underneath, for recall, forks and time travel. `delete_session` hides
+    the log, `erase_user` erases. An event is at most 1 MB: larger files are for artifacts. State must be JSON.
+    """
+
+    def __init__(self, storage: StorageBackend, kv: _Memory, *, config: ACMSConfig | None = None) -> None:
+        self._storage = storage
+        self._kv = kv
+        self._config = config
+        self._open: dict[tuple[str, str], ACMS] = {}
+
+    def memory(self, *, app_name: str, user_id: str, session_id: str) -> ACMS:
+        """Return the ACMS session of an ADK session."""
+        key = namespace_of(app_name, user_id), session_id
+        if key not in self._open:
+            self._open[key] = ACMS(session_id, self._storage, config=self._config, namespace=key[0])
+        return self._open[key]
+
+    async def aclose(self) -> None:
+        """Close the sessions; storage and key-value memory are whoever opened them's."""
+        while self._open:
+            await self._open.popitem()[1].close()
+
+    async def create_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        state: dict[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> Session:
+        """Create a session; `AlreadyExistsError` when there is one of this id."""
+        session_id = (session_id or "").strip() or str(uuid4())
+        app, user, own = _split(state or {})
+        data = {"state": own, "updated": time.time()}
+        try:
+            await self._kv.compare_and_set(_session_key(app_name, user_id, session_id), data, expect=None)
+        except ConflictError as error:
+            raise AlreadyExistsError(f"Session with id {session_id} already exists.") from error
+        await self._change(_app_key(app_name), app)
+        await self._change(_user_key(app_name, user_id), user)
+        return await self._session(app_name, user_id, session_id, data)
+
+    async def get_session(
+        self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
+    ) -> Session | None:
+        """Return a session with its events and its state, those of its user and app merged in; None without one."""
+        session_id = session_id.strip() if session_id else session_id
+        found = await self._kv.get(_session_key(app_name, user_id, session_id))
+        if found is None:
+            return None
+        session = await self._session(app_name, user_id, session_id, found.data)
+        recent = None if config is None else config.num_recent_events
+        memory = self.memory(app_name=app_name, user_id=user_id, session_id=session_id)
+        entries = [] if recent == 0 else await memory.entries(recent)
+        session.events = [event_of(entry) for entry in entries]
+        if config is not None and config.after_timestamp is not None:
+            early = [event.timestamp < config.after_timestamp for event in session.events]
+            session.events = session.events[len(early) - early[::-1].index(True) if True in early else 0 :]
+        return session
+
+    async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
+        """List the sessions of a user, or of all, without events: the one last used comes last."""
+        of = f"{_ROOT}/session/{quote(app_name, safe='')}/"
+        of += "" if user_id is None else f"{quote(user_id, safe='')}/"
+        found: list[Session] = []
+        async for row in self._rows(of):
+            user, id = map(unquote, row.key.split("/")[-2:])
+            found.append(await self._session(app_name, user, id, row.data))
+        return ListSessionsResponse(
+            sessions=sorted(found, key=lambda one: (one.last_update_time, one.user_id, one.id))
+        )
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        """Delete a session and hide its log: `erase_user` erases."""
+        session_id = session_id.strip() if session_id else session_id
+        if await self._kv.delete(_session_key(app_name, user_id, session_id)):
+            memory = self.memory(app_name=app_name, user_id=user_id, session_id=session_id)
+            if await memory.context_id() is not None:
+                await memory.delete()
+
+    async def erase_user(self, *, app_name: str, user_id: str, verify: bool = False) -> Erasure:
+        """Erase everything of a user of an app for ever: sessions, state, memories."""
+        async for row in self._rows(_session_key(app_name, user_id, "")):
+            await self._kv.delete(row.key)
+        await self._kv.delete(_user_key(app_name, user_id))
+        return await erase_subject(self._storage, namespace=namespace_of(app_name, user_id), verify=verify)
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        """Return what is kept for a user of an app, without the prefix of its keys."""
+        found = await self._kv.get(_user_key(app_name, user_id))
+        return {} if found is None else found.data
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Store an event and what it changes in the state; the same event again changes nothing."""
+        if event.partial:
+            return event
+        names = {"app_name": session.app_name, "user_id": session.user_id, "session_id": session.id}
+        memory = self.memory(**names)
+        if event.id and await _is_known(memory, event):
+            return event
+        key = _session_key(session.app_name, session.user_id, session.id)
+        if await self._kv.get(key) is None:
+            raise SessionNotFoundError(f"Session {session.id} not found.")
+        event.id = event.id or str(uuid4())
+        await super().append_event(session=session, event=event)
+        session.last_update_time = event.timestamp
+        app, user, own = _split(event.actions.state_delta)
+        await self._change(_app_key(session.app_name), app)
+        await self._change(_user_key(session.app_name, session.user_id), user)
+
+        def updated(entry: KVEntry | None) -> Json:
+            if entry is None:
+                raise SessionNotFoundError(f"Session {session.id} not found.")
+            return {"state": {**entry.data["state"], **own}, "updated": event.timestamp}
+
+        written = DIALECT.write(event)
+        try:
+            await memory.ingest_many([written])
+        except IdempotencyMismatchError:  # another event has the id
+            await memory.ingest_many([{**written, "key": f"{event.id}:{uuid4().hex}"}])
+        await update_entry(self._kv, key, updated)
+        return event
+
+    async def _session(self, app_name: str, user_id: str, session_id: str, data: Any) -> Session:
+        state = dict(data["state"])
+        for prefix, key in (
+            (State.APP_PREFIX, _app_key(app_name)),
+            (State.USER_PREFIX, _user_key(app_name, user_id)),
+        ):
+            found = await self._kv.get(key)
+            state.update({prefix + name: value for name, value in (found.data if found else {}).items()})
+        return Session(
+            app_name=app_name, user_id=user_id, id=session_id, state=state, last_update_time=data["updated"]
+        )
+
+    async def _change(self, key: str, delta: dict[str, Any]) -> None:
+        def changed(entry: KVEntry | None) -> Json:
+            return {**(entry.data if entry else {}), **delta}
+
+        if delta:
+            await update_entry(self._kv, key, changed)
+
+    async def _rows(self, prefix: str) -> AsyncIterator[KVEntry]:
+        after: str | None = None
+        while True:
+            page = await self._kv.list(prefix, after=after, limit=500)
+            for entry in page.entries:
+                yield entry
+            after = page.next_after
+            if after is None:
+                return
+
+
+def _app_key(app_name: str) -> str:
+    return f"{_ROOT}/app/{quote(app_name, safe='')}"
+
+
+def _user_key(app_name: str, user_id: str) -> str:
+    return f"{_ROOT}/user/{namespace_of(app_name, user_id)}"
+
+
+def _session_key(app_name: str, user_id: str, session_id: str) -> str:
+    return f"{_ROOT}/session/{namespace_of(app_name, user_id)}/{quote(session_id, safe='')}"
+
+
+def _split(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the state of the app, of the user and of the session; what is temporary is not kept."""
+    app, user, own = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+    for name, value in to_jsonable_python(state).items():
+        if name.startswith(State.APP_PREFIX):
+            app[name.removeprefix(State.APP_PREFIX)] = value
+        elif name.startswith(State.USER_PREFIX):
+            user[name.removeprefix(State.USER_PREFIX)] = value
+        elif not name.startswith(State.TEMP_PREFIX):
+            own[name] = value
+    return app, user, own
+
+
+async def _is_known(memory: ACMS, event: Event) -> bool:
+    try:
+        entry = await memory.get(event.id)
+    except EntryNotFoundError:
+        return False
+    return event_of(entry) == DIALECT.read(DIALECT.write(event)["parts"][-1].json)

@@ -1,0 +1,259 @@
+"""Conversations of Pydantic AI in ACMS: messages in logs, what they are called and where they branch beside them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from pydantic import TypeAdapter
+from pydantic_ai.conversation_store import (
+    ConversationConflict,
+    ConversationEntry,
+    ConversationRecord,
+    ConversationStore,
+)
+from pydantic_ai.messages import ModelMessage, ModelResponse
+
+from acms.config import ACMSConfig
+from acms.erasure.erase import erase_subject
+from acms.errors import ConflictError
+from acms.integrations.model_input import original
+from acms.integrations.pydantic_ai.pieces import DIALECT, Piece, dumped, loaded, pieces, unkept, written
+from acms.model import Json, KVEntry
+from acms.ports import CompareAndSetKV, ListingKV, StorageBackend
+from acms.results import Erasure
+from acms.session import ACMS
+
+__all__ = ["ACMSConversationStore"]
+
+_RECORDS = TypeAdapter(ConversationRecord)
+_RECORD = "pydantic-ai/record/"
+_ENTRY = "pydantic-ai/entry/"
+
+
+class _Memory(CompareAndSetKV, ListingKV, Protocol):
+    """What records are kept in."""
+
+
+class ACMSConversationStore(ConversationStore):
+    """A `ConversationStore` whose conversations are sessions.
+
+    What was said lies in the session that is called like the conversation, in the namespace that is called like its
+    scope ("default" without one), where it can be recalled from; `kv` has the records, and of each entry its place and
+    what nobody said. Several processes may use both. A session shows the history of its conversation: what a branch
+    leaves is retracted there, a fork inherits it. `delete` takes away the record and hides the session, and entries
+    stay for whoever shares them: `erase` erases. A message that was erased is missing in its history.
+    """
+
+    def __init__(self, storage: StorageBackend, kv: _Memory, *, config: ACMSConfig | None = None) -> None:
+        self._storage = storage
+        self._kv = kv
+        self._config = config
+        self._sessions: dict[tuple[str, str], ACMS] = {}
+
+    async def session(self, conversation_id: str) -> ACMS | None:
+        """Return the session of a conversation, for recall and the like; None when it is not stored."""
+        found = await self._row(conversation_id)
+        return None if found is None else self._session(found.data["namespace"], conversation_id)
+
+    async def aclose(self) -> None:
+        """Close the sessions; storage and key-value memory are whoever opened them's."""
+        while self._sessions:
+            await self._sessions.popitem()[1].close()
+
+    async def erase(self, scope: str, *, verify: bool = False) -> Erasure:
+        """Erase everything of a scope for ever: its records, what was said, and all sessions of its namespace."""
+        for prefix in (_ENTRY, _RECORD):
+            async for row in self._rows(prefix):
+                if row.data["namespace"] == scope:
+                    await self._kv.delete(row.key)
+        return await erase_subject(self._storage, namespace=scope, verify=verify)
+
+    async def read_record(self, conversation_id: str) -> ConversationRecord | None:
+        """Return the record of a conversation; None when it is not stored."""
+        found = await self._row(conversation_id)
+        return None if found is None else _record(found)
+
+    async def read_records(
+        self, *, scope: str | None = None, limit: int | None = None
+    ) -> Sequence[ConversationRecord]:
+        """Return the records of a scope, or all, the last saved first; it reads them all."""
+        found = [_record(row) async for row in self._rows(_RECORD) if row.data["record"]]
+        chosen = [record for record in found if scope is None or record.scope == scope]
+        return sorted(chosen, key=lambda record: record.updated_at, reverse=True)[:limit]
+
+    async def write_record(
+        self,
+        record: ConversationRecord,
+        *,
+        new_entries: Sequence[ConversationEntry] = (),
+        expected_revision: str | None,
+    ) -> None:
+        """Store new entries, then the record that ends with them; see `ConversationStore`.
+
+        After a conflict the entries are gone from the session, and nothing refers to them.
+        """
+        key = _RECORD + record.conversation_id
+        row = await self._kv.get(key)
+        stored = None if row is None or not row.data["record"] else _record(row)
+        if (None if stored is None else stored.revision) != expected_revision:
+            raise ConversationConflict(record.conversation_id)
+        new = {entry.id for entry in new_entries}
+        if record.head_id and record.head_id not in new and not await self._kv.get(_ENTRY + record.head_id):
+            raise ConversationConflict(record.conversation_id)
+        namespace = record.scope or "default"
+        forked = stored is None and await self._fork(record, namespace)
+        session = self._session(namespace, record.conversation_id)
+        told = await self._tell(session, new_entries)
+        data = {"namespace": namespace, "record": _RECORDS.dump_python(record, mode="json")}
+        try:
+            await self._kv.compare_and_set(key, data, expect=None if row is None else row.revision)
+        except ConflictError as error:
+            for id in told:
+                await session.retract(id, reason="conflict", alone=True)
+            for entry in new_entries:
+                await self._kv.delete(_ENTRY + entry.id)
+            raise ConversationConflict(record.conversation_id) from error
+        grown = new_entries[0].parent_id if new_entries else record.head_id
+        if not forked and grown != (None if stored is None else stored.head_id):
+            history = await self.read_history(record.head_id)
+            line = [written(piece) for piece in pieces([entry.message for entry in history])]
+            await session.sync(line, gone="retract")
+
+    async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
+        """Delete a record and hide its session; entries stay, as forks may share them."""
+        row = await self._row(conversation_id)
+        if row is None or _record(row).revision != expected_revision:
+            raise ConversationConflict(conversation_id)
+        gone = {**row.data, "record": None}
+        try:
+            await self._kv.compare_and_set(_RECORD + conversation_id, gone, expect=row.revision)
+        except ConflictError as error:
+            raise ConversationConflict(conversation_id) from error
+        session = self._session(row.data["namespace"], conversation_id)
+        if await session.context_id() is not None:
+            await session.delete()
+
+    async def read_entry(self, entry_id: str) -> ConversationEntry:
+        """Return an entry; `KeyError` when there is none."""
+        row = await self._kv.get(_ENTRY + entry_id)
+        if row is None:
+            raise KeyError(entry_id)
+        (found,) = await self._read_entries([(entry_id, row.data)])
+        return found
+
+    async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
+        """Return the entries up to one, oldest first, or the last of them; `KeyError` when there is none."""
+        rows: list[tuple[str, Any]] = []
+        while head_id is not None and (limit is None or len(rows) < limit):
+            row = await self._kv.get(_ENTRY + head_id)
+            if row is None:
+                raise KeyError(head_id)
+            rows.append((head_id, row.data))
+            head_id = row.data["parent"]
+        return await self._read_entries(rows[::-1])
+
+    async def _read_entries(self, rows: Sequence[tuple[str, Any]]) -> list[ConversationEntry]:
+        """Put entries together, without those that were erased."""
+        ids = list(dict.fromkeys(id for _, data in rows for _, id in data["kept"]))
+        kept: dict[str, Piece] = {}
+        for id, entry in zip(ids, await self._storage.get(ids), strict=True):
+            piece = None if entry is None else original(entry, DIALECT)
+            if piece is not None:
+                kept[id] = piece
+        found: list[ConversationEntry] = []
+        for id, data in rows:
+            message = _assembled(data, kept)
+            if message is not None:
+                found.append(ConversationEntry(id=id, parent_id=data["parent"], message=message))
+        return found
+
+    async def _tell(self, session: ACMS, entries: Sequence[ConversationEntry]) -> Sequence[str]:
+        """Store what entries say in a session, and the entries by its ids; return the ids of what was appended."""
+        said = [pieces([entry.message]) for entry in entries]
+        ids: dict[str, str] = {}
+        appended: Sequence[str] = ()
+        if any(said):
+            told = {piece.key: written(piece) for found in said for piece in found}
+            done = await session.sync(list(told.values()))
+            keys = await session.keys([*done.unchanged, *done.appended, *done.replaced])
+            ids, appended = {key: id for id, key in keys.items()}, done.appended
+        for entry, found in zip(entries, said, strict=True):
+            data = {
+                "namespace": session.namespace,
+                "parent": entry.parent_id,
+                **_entry_row(entry, found, ids),
+            }
+            await self._kv.set(_ENTRY + entry.id, data)
+        return appended
+
+    async def _fork(self, record: ConversationRecord, namespace: str) -> bool:
+        """Begin the session of a fork where it left the other one, if it can inherit; say whether it did."""
+        parent = None if record.forked_from is None else await self.session(record.forked_from)
+        if parent is None or parent.namespace != namespace or record.head_id is None:
+            return False
+        row = await self._kv.get(_ENTRY + record.head_id)
+        ids = [id for _, id in row.data["kept"]] if row else []
+        (last,) = await self._storage.get(ids[-1:]) or (None,)
+        if last is None:
+            return False
+        try:
+            await parent.fork(at=last.version, session_id=record.conversation_id)
+        except ConflictError:  # there is a session of this name: it is told the history
+            return False
+        return True
+
+    async def _row(self, conversation_id: str) -> KVEntry | None:
+        """Return what is kept of a conversation; None when it is not stored, or was deleted."""
+        found = await self._kv.get(_RECORD + conversation_id)
+        return found if found is not None and found.data["record"] else None
+
+    async def _rows(self, prefix: str) -> AsyncIterator[KVEntry]:
+        after: str | None = None
+        while True:
+            page = await self._kv.list(prefix, after=after, limit=500)
+            for entry in page.entries:
+                yield entry
+            after = page.next_after
+            if after is None:
+                return
+
+    def _session(self, namespace: str, conversation_id: str) -> ACMS:
+        found = self._sessions.get((namespace, conversation_id))
+        if found is None:
+            found = ACMS(conversation_id, self._storage, config=self._config, namespace=namespace)
+            self._sessions[namespace, conversation_id] = found
+        return found
+
+
+def _record(row: KVEntry) -> ConversationRecord:
+    return _RECORDS.validate_python(row.data["record"])
+
+
+def _entry_row(entry: ConversationEntry, found: Sequence[Piece], ids: Mapping[str, str]) -> dict[str, Json]:
+    """Return what is kept of an entry beside its log: which ids say it, and what of the message they do not say."""
+    kept = [piece for piece in found if piece.key in ids and not unkept(piece)]
+    message = dumped(entry.message)
+    if isinstance(entry.message, ModelResponse):
+        return {"message": None if kept else message, "kept": [[0, ids[piece.key]] for piece in kept]}
+    places = [int(piece.key.rpartition("/")[2]) for piece in kept]
+    for place in places:
+        message["parts"][place] = None
+    return {
+        "message": message,
+        "kept": [[place, ids[one.key]] for place, one in zip(places, kept, strict=True)],
+    }
+
+
+def _assembled(data: Any, kept: Mapping[str, Piece]) -> ModelMessage | None:
+    """Return the message of an entry without the parts that were erased; None when nothing is left of it."""
+    said = {place: kept[id].message for place, id in data["kept"] if id in kept}
+    if data["kept"] and not said:
+        return None
+    if data["message"] is None:
+        return said[0]
+    message = {**data["message"], "parts": list(data["message"]["parts"])}
+    for place, one in said.items():
+        message["parts"][place] = dumped(one)["parts"][0]
+    message["parts"] = [part for part in message["parts"] if part is not None]
+    return loaded(message)
