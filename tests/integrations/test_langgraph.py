@@ -82,6 +82,7 @@ async def test_search_reads_more_than_a_page(store: ACMSStore) -> None:
     assert len(await store.alist_namespaces(prefix=("many",))) == 3
 
 
+@pytest.mark.faults
 async def test_a_killed_process_has_lost_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'memory.db'}"
     done = script.killed("tests.integrations.langgraph_store", url, 0, 10_000, after=40)

@@ -152,6 +152,7 @@ async def test_a_long_run_is_valid_within_its_budget_and_keeps_every_id(url: str
     await scene.session.close()
 
 
+@pytest.mark.faults
 async def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'memory.db'}"
     done = script.killed("tests.integrations.openai_agent", url, 0, 10_000, after=6)
