@@ -81,7 +81,7 @@ class Environment:
     def check(self, files: Sequence[str]) -> str:
         """Check the types of files of ACMS against what is installed here."""
         pyright = Path(sys.executable).with_name("pyright")
-        _run(pyright, "--project", ROOT, "--pythonpath", self.python, *files)
+        _run(pyright, "--project", HERE / "pyrightconfig.json", "--pythonpath", self.python, *files)
         return f"{len(files)} file{'s' * (len(files) > 1)} typed"
 
     def pytest(self, folder: Path, options: Sequence[str]) -> str:
