@@ -361,6 +361,25 @@ async def test_what_a_model_says_before_it_calls_a_tool_is_no_answer(before: dic
                 assert found[-1]["role"] == "tool"
 
 
+async def test_a_question_stays_last_when_a_prompt_was_rendered_behind_the_answer_before_it() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", "Decision: PostgreSQL 18 for orders.")
+        for number in range(60):
+            await session.ingest("user", f"Ticket {number}: the printer on floor {number} is broken again.")
+            await session.ingest("assistant", f"Noted, {number}.")
+        for question, answer in (
+            ("Which database for orders?", "PostgreSQL."),
+            ("What of floor 3?", "Broken."),
+        ):
+            await session.ingest("user", question)
+            for query in (question, "and anything else?"):  # the second one comes behind the answer
+                prompt = Prompt(OpenAIChat("gpt-4o")).history(session).recall(session, query)
+                sent = (await prompt.render(budget=900)).payload["messages"]
+                if query == question:
+                    assert sent[-1]["content"] == question
+                    await session.ingest("assistant", answer)
+
+
 async def test_what_a_cut_output_does_not_show_is_recalled() -> None:
     rng = random.Random(12)
     async with ACMS("cut", open_storage("memory://"), None) as session:

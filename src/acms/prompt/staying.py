@@ -302,11 +302,10 @@ class Staying:
         units = _reasoned(read.units, kept.began)
         place = self._turn(read.lead, units)
         if self._recall is not None and not self._answered(kept.blocks, units, place):
-            depth = self._depth
-            if any(placements.position(units, one.after) == place for one in kept.blocks):
-                place = len(
-                    units
-                )  # something else is asked in the middle of a turn: behind all that was said
+            depth, begun = self._depth, place < len(units) - 1
+            if begun and any(placements.position(units, one.after) == place for one in kept.blocks):
+                # Something else is asked in the middle of a turn: behind all that was said.
+                place = len(units)
                 depth = min(depth, int(placements.HALF * self._left(kept, read._replace(units=units))))
             blocks = [one for one in kept.blocks if placements.position(units, one.after) < place]
             if len(blocks) < len(kept.blocks):  # nothing was said since: a request by itself
