@@ -31,7 +31,9 @@ def test_events_are_lines_that_begin_with_the_cursor_behind_them(url: str) -> No
 def test_follow_goes_on_until_it_is_interrupted(tmp_path: object) -> None:
     db = f"sqlite:///{tmp_path}/log.db"
     call("add", "user_123", "user", "one", "--db", db)
-    command = (sys.executable, "-m", "acms.cli", "events", "user_123", "--follow", "--db", db)
+    heeded = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a background job ignores it
+    run_cli = f"{heeded}; from acms.cli import main; main()"
+    command = (sys.executable, "-c", run_cli, "events", "user_123", "--follow", "--db", db)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "1\tmessage v1 user: one\n"

@@ -181,7 +181,7 @@ async def test_t06_an_unknown_append_stays_unknown_while_nobody_can_look(
     context = await new(line.direct)
     place = line.wire.url(postgres_home)
     async with PostgresStorage(place, tenant=line.store.tenant, retry_seconds=0.2) as hasty:
-        await hasty.head(context.id)
+        await put(hasty, context, said("before"))  # reads, too, which webhooks there are
         line.wire.arm("client", 1, forwarded=True)
         line.wire.open = False
         (result,) = await hasty.append([Append(context=context.id, drafts=(said("one"),))])

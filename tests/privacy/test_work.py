@@ -171,7 +171,7 @@ def test_private_keys_that_begin_again_and_again_are_read_once() -> None:
 def test_four_times_the_text_is_four_times_the_reading() -> None:
     grown: dict[str, float] = {}
     for opening in (*OPENINGS, *_ROWS[::100]):
-        short, long = _read(_repeated(opening, 4_000)), _read(_repeated(opening, 16_000))
+        short, long = _read(_repeated(opening, 8_000)), _read(_repeated(opening, 32_000))
         if long > 6 * short:
             grown[opening[:40]] = long / short
     assert not grown

@@ -172,7 +172,8 @@ def test_no_request_can_name_an_address_or_a_key_of_a_provider() -> None:
                 schema = model.model_json_schema()
                 shapes = [schema, *schema.get("$defs", {}).values()]
                 fields += [name for shape in shapes for name in shape.get("properties", {})]
-        assert not [name for name in fields if named.search(name)], one.name
+        if one.name != "addWebhook":  # https and public, at each delivery: test_webhooks
+            assert not [name for name in fields if named.search(name)], one.name
 
 
 async def test_a_request_that_names_one_is_refused(service: Guarded) -> None:

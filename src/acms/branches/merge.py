@@ -142,7 +142,7 @@ def _check(context: Context, other: Context) -> None:
         raise ValidationError(
             "has no history in common with this session: only forks of one tree can be merged",
             field="other",
-            options=("fork one of them from the other", "ingest_many what it says"),
+            options=("fork one of them from the other", "ingest what it says"),
         )
     if other.settings.get(PRIVATE) and not context.settings.get(PRIVATE):
         raise ConflictError(

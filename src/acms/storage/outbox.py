@@ -7,6 +7,7 @@ seconds: a tenant without any pays one read in that time.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -17,6 +18,7 @@ from acms.errors import ACMSError
 from acms.log.validation import NAME_CHARS
 from acms.model import WEBHOOK, Append, JobDraft, Json, Receipt
 from acms.ports import KVMemory, StorageBackend
+from acms.runtime.loops import PerLoop
 from acms.storage import handles
 
 __all__ = ["FRESH", "WEBHOOKS", "Outbox", "own_name"]
@@ -50,11 +52,32 @@ class Outbox:
         #: Kinds of entries that each webhook is told of.
         self._wanted: Mapping[str, frozenset[str]] | None = None
         self._known: set[tuple[str, str]] = set()
+        #: Appends that read the list first: whoever closes the store waits for them.
+        self._waiting: PerLoop[set[asyncio.Future[None]]] = PerLoop(set)
 
     async def append(self, ops: Sequence[Append], append: Appender) -> list[Receipt | ACMSError]:
         """Append, and ask for what is to be delivered in the same commit."""
-        if self._elapsed() >= self._until:
-            await self._look()
+        if self._elapsed() < self._until:
+            return await self._append(ops, append)
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.here()
+        waiting.add(ended)
+        try:
+            try:
+                await self._look()
+            except ACMSError as error:  # nothing was written
+                return [error for _ in ops]
+            return await self._append(ops, append)
+        finally:
+            waiting.discard(ended)
+            ended.set_result(None)
+
+    async def settled(self) -> None:
+        """Wait for the appends under way that read the list first."""
+        while waiting := self._waiting.get():
+            await asyncio.wait(waiting)
+
+    async def _append(self, ops: Sequence[Append], append: Appender) -> list[Receipt | ACMSError]:
         if not self._wanted:
             return await append(ops)
         asking = [await self._asking(op) for op in ops]

@@ -149,6 +149,7 @@ class PostgresStorage:
     async def aclose(self) -> None:
         """Finish what is under way and let go of the connections; the last handle closes them."""
         await self._derived.arrived()
+        await self._outbox.settled()
         await self._appender.close()
         await self._own.aclose()
         await self._db.close()
