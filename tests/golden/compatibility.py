@@ -76,8 +76,10 @@ def broken(promised: Records, now: Records) -> Iterator[str]:
             yield from _asked(name, *({_option(one): one for one in side} for side in (was, now[key])))
         elif kind == "schema":
             yield from _shape(name, was, now[key], taken=name.endswith("Body"))
-        elif isinstance(was, dict):
+        elif isinstance(was, dict) and "gives" in was:
             yield from _operation(name, was, now[key])
+        else:
+            yield from _shape(name, was, now[key], taken=False)
 
 
 # ── Python ──────────────────────────────────────────────────────────────────────────────────────────────────────────
