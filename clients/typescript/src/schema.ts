@@ -379,6 +379,29 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/contexts/{context_id}/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Stream what is appended to a log, and how its jobs change, as server-sent events.
+         * @description Each `entry` is sent once, in the order of versions, as messages are listed; a `job` as it stands, after what it
+         *     appended. The id of an event is the cursor behind it: whoever comes again with `Last-Event-ID` or `after` goes on
+         *     there, at any process of the service, without a gap and without a repetition. Every 15
+         *     seconds a comment says that the stream is there. It ends when the log is deleted or the service stops.
+         */
+        get: operations["streamEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/contexts/{context_id}/facts": {
         parameters: {
             query?: never;
@@ -485,6 +508,28 @@ export interface paths {
         put?: never;
         /** Return the caller's keys of entries by id; of an edit that of the message it edits. */
         post: operations["findKeys"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/contexts/{context_id}/merge": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show what merging another context into this one would do, conflicts included; nothing is written. */
+        get: operations["previewMerge"];
+        put?: never;
+        /**
+         * Bring in what another context of the same fork tree changed since this one last knew it, in one commit.
+         * @description Conflicts are refused with 409, which lists them, unless the strategy settles them. What was merged once is not
+         *     merged again; undo takes a merge back by its version.
+         */
+        post: operations["mergeContext"];
         delete?: never;
         options?: never;
         head?: never;
@@ -910,6 +955,45 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/namespaces/{namespace}/grants": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List with whom a namespace is shared, by name. */
+        get: operations["listGrants"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/namespaces/{namespace}/grants/{principal}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Share a namespace with a key, by its id, or with the subject of an access token, as `oidc:subject`.
+         * @description What it was shared for before is replaced. A key that is not bound to namespaces sees all of its tenant anyway.
+         *     Nobody can share more than it may do itself, nor with another tenant.
+         */
+        put: operations["grantNamespace"];
+        post?: never;
+        /** Take a namespace back: the next request of the other does not see it any more, wherever it arrives. */
+        delete: operations["revokeGrant"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/orchestration/render": {
         parameters: {
             query?: never;
@@ -950,6 +1034,65 @@ export interface paths {
         post?: never;
         /** Show a key no more; what lies under it stays, unless `value=true`. */
         delete: operations["deletePin"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/webhooks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the webhooks of the tenant, oldest first; never their secrets. */
+        get: operations["listWebhooks"];
+        put?: never;
+        /**
+         * Tell an address what is appended from now on, in each log of the tenant.
+         * @description It is sent ids, kinds and versions, no text, signed as Standard Webhooks has it with the secret that is shown here,
+         *     this once. An address that is not public is never connected to, whatever its name resolves to by then.
+         */
+        post: operations["addWebhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/webhooks/{webhook_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Remove a webhook; what was not delivered to it by now is not. */
+        delete: operations["removeWebhook"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/webhooks/{webhook_id}/replay": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Deliver again what was given up, each log from the first entry that was not taken; the answer are the jobs.
+         * @description What was given up is listed as jobs of the kind `webhook` that failed.
+         */
+        post: operations["replayWebhook"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1030,6 +1173,12 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /**
+         * Action
+         * @description What a namespace is shared for.
+         * @enum {string}
+         */
+        Action: "read" | "write" | "share";
         /**
          * AppendBody
          * @description Messages to be appended in order, all or none.
@@ -1670,6 +1819,22 @@ export interface components {
             /** Name */
             name: string;
         };
+        /** @description A namespace of a service that is shared with a principal of its tenant. */
+        Grant: {
+            actions: string[];
+            by: string;
+            createdAt: string;
+            namespace: string;
+            principal: string;
+        };
+        /**
+         * GrantBody
+         * @description What a namespace is shared for.
+         */
+        GrantBody: {
+            /** Actions */
+            actions?: components["schemas"]["Action"][];
+        };
         /**
          * HintPart
          * @description A prefix that the provider is asked to cache: all up to the end of the history.
@@ -1893,6 +2058,63 @@ export interface components {
             type: "media";
         };
         /**
+         * MergeBody
+         * @description What to merge: another context of the same tree at a place, the newest one by default.
+         */
+        MergeBody: {
+            /** Other */
+            other: string;
+            /**
+             * Othermessage
+             * @default null
+             */
+            otherMessage?: number | null;
+            /**
+             * Othertag
+             * @default null
+             */
+            otherTag?: string | null;
+            /**
+             * Otherversion
+             * @default null
+             */
+            otherVersion?: number | null;
+            /**
+             * Strategy
+             * @default refuse
+             * @enum {string}
+             */
+            strategy?: "refuse" | "ours" | "theirs";
+        };
+        /** @description One thing that both sides changed since they last knew of each other, and not to the same. */
+        MergeConflict: {
+            base: components["schemas"]["Entry"][];
+            /** @enum {string} */
+            kind: "message" | "tool_group" | "fact" | "key";
+            ours: components["schemas"]["Entry"][];
+            reason: string;
+            resolution: ("ours" | "theirs") | null;
+            subject: string;
+            theirs: components["schemas"]["Entry"][];
+            /** @enum {string} */
+            type: "modify/modify" | "modify/delete" | "add/add";
+        };
+        /** @description What a merge did, or would do: entries of the other side under their own ids, and what they meet here. */
+        Merged: {
+            appended: components["schemas"]["Entry"][];
+            changed: components["schemas"]["Change"][];
+            common: number;
+            conflicts: components["schemas"]["MergeConflict"][];
+            dryRun: boolean;
+            gone: number;
+            ours: string;
+            retracted: components["schemas"]["Entry"][];
+            /** @enum {string} */
+            strategy: "refuse" | "ours" | "theirs";
+            theirs: string;
+            version: number | null;
+        };
+        /**
          * MessageBody
          * @description A message to be appended.
          */
@@ -1994,6 +2216,15 @@ export interface components {
              * @enum {string}
              */
             type: "message";
+        };
+        /** @description A webhook that was added just now. */
+        NewWebhook: {
+            createdAt: string;
+            events: string[];
+            id: string;
+            private: boolean;
+            secret: string;
+            url: string;
         };
         /** @description An entry of the audit trail. */
         Noted: {
@@ -2111,7 +2342,8 @@ export interface components {
         Problem: {
             budget?: number;
             /** @enum {string} */
-            code: "ACMS" | "BUDGET_EXCEEDED" | "CONFIGURATION" | "CONFLICT" | "CORRUPT_RECORD" | "DEADLINE" | "ENTRY_NOT_FOUND" | "EPISODE_NOT_FOUND" | "EXPIRED" | "FIT" | "FORBIDDEN" | "FORK_DEPTH" | "GONE" | "HANDLE" | "IDEMPOTENCY_MISMATCH" | "JOB_FAILED" | "LEASE_LOST" | "LEGAL_HOLD" | "METHOD_NOT_ALLOWED" | "MISSING_EXTRA" | "NOT_ACCEPTABLE" | "NOT_FOUND" | "PAYLOAD" | "PRECONDITION" | "PROVIDER" | "RATE_LIMITED" | "SCHEMA_VERSION" | "SESSION_NOT_FOUND" | "STORAGE" | "STORAGE_BUSY" | "STORAGE_FULL" | "STORAGE_READ_ONLY" | "STORAGE_UNAVAILABLE" | "TOO_LARGE" | "UNAUTHENTICATED" | "UNREACHABLE" | "UNSUPPORTED_MEDIA" | "VALIDATION" | "VECTORS_UNAVAILABLE";
+            code: "ACMS" | "BUDGET_EXCEEDED" | "CONFIGURATION" | "CONFLICT" | "CORRUPT_RECORD" | "DEADLINE" | "ENTRY_NOT_FOUND" | "EPISODE_NOT_FOUND" | "EXPIRED" | "FIT" | "FORBIDDEN" | "FORK_DEPTH" | "GONE" | "HANDLE" | "IDEMPOTENCY_MISMATCH" | "JOB_FAILED" | "LEASE_LOST" | "LEGAL_HOLD" | "MERGE_CONFLICT" | "METHOD_NOT_ALLOWED" | "MISSING_EXTRA" | "NOT_ACCEPTABLE" | "NOT_FOUND" | "PAYLOAD" | "PRECONDITION" | "PROVIDER" | "RATE_LIMITED" | "SCHEMA_VERSION" | "SESSION_NOT_FOUND" | "STORAGE" | "STORAGE_BUSY" | "STORAGE_FULL" | "STORAGE_READ_ONLY" | "STORAGE_UNAVAILABLE" | "TOO_LARGE" | "UNAUTHENTICATED" | "UNREACHABLE" | "UNSUPPORTED_MEDIA" | "VALIDATION" | "VECTORS_UNAVAILABLE";
+            conflicts?: components["schemas"]["MergeConflict"][];
             detail: string;
             errors?: {
                 field: string;
@@ -2652,8 +2884,19 @@ export interface components {
              * @enum {string}
              */
             cardinality?: "one" | "many";
+            /**
+             * Expected
+             * @default null
+             */
+            expected?: number | null;
             /** Names */
             names?: string[];
+            /**
+             * Scope
+             * @default session
+             * @enum {string}
+             */
+            scope?: "session" | "namespace";
             /** Sources */
             sources?: string[];
             /** Subject */
@@ -2863,6 +3106,12 @@ export interface components {
         UnstateBody: {
             /** Attribute */
             attribute: string;
+            /**
+             * Scope
+             * @default session
+             * @enum {string}
+             */
+            scope?: "session" | "namespace";
             /** Subject */
             subject: string;
         };
@@ -2891,6 +3140,33 @@ export interface components {
             source: ("fact" | "summary" | "marked" | "similar" | "current_episode" | "window") | null;
             tokens: number;
             version: number;
+        };
+        /** @description An address that is told what is appended to the logs of a tenant. Its secret is shown once, when it is added. */
+        Webhook: {
+            createdAt: string;
+            events: string[];
+            id: string;
+            private: boolean;
+            url: string;
+        };
+        /**
+         * WebhookBody
+         * @description Who is told, and of what.
+         */
+        WebhookBody: {
+            /**
+             * Events
+             * @default [
+             *       "message",
+             *       "fact",
+             *       "summary",
+             *       "episode",
+             *       "retraction"
+             *     ]
+             */
+            events?: ("message" | "fact" | "summary" | "episode" | "retraction")[];
+            /** Url */
+            url: string;
         };
         /** @description An entry with all that it says. */
         WholeEntry: {
@@ -3780,6 +4056,44 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    streamEvents: {
+        parameters: {
+            query?: {
+                after?: string;
+                follow?: boolean;
+            };
+            header?: {
+                /** @description The id of the last event that was handled; goes before `after`. A browser sends it by itself. */
+                "Last-Event-ID"?: string;
+            };
+            path: {
+                context_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": {
+                        /** @description The entry, as one is got by its id, or the job: JSON. */
+                        data?: string;
+                        /** @enum {string} */
+                        event?: "entry" | "job";
+                        /** @description The cursor behind it. */
+                        id?: string;
+                        /** @description Milliseconds until a reader that lost it asks again. */
+                        retry?: number;
+                    };
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
     listFacts: {
         parameters: {
             query?: {
@@ -4038,6 +4352,72 @@ export interface operations {
                 content: {
                     "application/json": {
                         data: components["schemas"]["Keys"];
+                    };
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    previewMerge: {
+        parameters: {
+            query: {
+                other: string;
+                otherMessage?: number | null;
+                otherTag?: string | null;
+                otherVersion?: number | null;
+                strategy?: "refuse" | "ours" | "theirs";
+            };
+            header?: never;
+            path: {
+                context_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["Merged"];
+                    };
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    mergeContext: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                context_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "other": "c_7m3k0q2v9x4t8w1y",
+                 *       "strategy": "theirs"
+                 *     }
+                 */
+                "application/json": components["schemas"]["MergeBody"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["Merged"];
                     };
                 };
             };
@@ -4806,6 +5186,91 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    listGrants: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                namespace: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["Grant"][];
+                    };
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    grantNamespace: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                namespace: string;
+                principal: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "actions": [
+                 *         "read",
+                 *         "write"
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["GrantBody"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["Grant"];
+                    };
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    revokeGrant: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                namespace: string;
+                principal: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
     renderContext: {
         parameters: {
             query?: {
@@ -5013,6 +5478,115 @@ export interface operations {
                 content: {
                     "application/json": {
                         data: components["schemas"]["Unpinned"];
+                    };
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    listWebhooks: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["Webhook"][];
+                        hasMore: boolean;
+                        nextCursor: string | null;
+                    };
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    addWebhook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "url": "https://example.com/acms",
+                 *       "events": [
+                 *         "message",
+                 *         "fact"
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["WebhookBody"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["NewWebhook"];
+                    };
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    removeWebhook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    replayWebhook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["Job"][];
+                        hasMore: boolean;
+                        nextCursor: string | null;
                     };
                 };
             };
