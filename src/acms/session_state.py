@@ -12,7 +12,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from acms.config import ACMSConfig
-from acms.errors import ConfigurationError, EntryNotFoundError, HandleError, SessionNotFoundError
+from acms.errors import (
+    ConfigurationError,
+    EntryNotFoundError,
+    HandleError,
+    SessionNotFoundError,
+    ValidationError,
+)
 from acms.jobs import requests
 from acms.jobs.requests import CompactionRequest
 from acms.log import policy, validation
@@ -326,8 +332,13 @@ class SharedSession:
 
         A key names what was said under it first; with `newest` its newest edit at this version.
         """
+        if not isinstance(name, str):
+            kind = type(name).__name__
+            raise ValidationError(
+                f"must be an id or a key, not {kind}", field="id", options=("give its `id`",)
+            )
         found = None if context is None else await find_entry(self.storage, context, at, name)
-        if found is None and context is not None and isinstance(name, str):
+        if found is None and context is not None:
             await self.known.catch_up(self.storage, context)
             row = self.known.under(name) or self.known.under(hashed(name))
             if row is not None:

@@ -376,3 +376,16 @@ def test_what_is_no_store_is_told_what_would_be_one(door: Any, given: Any) -> No
     with pytest.raises(ConfigurationError, match="storage must be an open store") as caught:
         door("x", given)
     assert caught.value.options == ('open_storage("sqlite:///memory.db")',)
+
+
+@pytest.mark.parametrize("verb", ["get", "replace", "retract"])
+async def test_an_entry_where_its_id_is_wanted_is_told_so(storage: Storage, verb: str) -> None:
+    async with session_on(storage) as session:
+        await session.ingest("user", "one")
+        (entry,) = await session.entries()
+        for given in (entry, None, 7):
+            with pytest.raises(
+                ValidationError, match=f"id: must be an id or a key, not {type(given).__name__}"
+            ):
+                await getattr(session, verb)(given, *(["two"] if verb == "replace" else []))
+        assert contents(await session.entries()) == ["one"]
