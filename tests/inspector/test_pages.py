@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,22 @@ SHOTS = {VIEWS[0]: "timeline", VIEWS[1]: "sent", VIEWS[2]: "diff"}
 """Views that the documentation shows."""
 DARK = (VIEWS[0], VIEWS[2], "/cost")
 """Views that have every colour between them."""
+ALIKE = 3.0
+"""How much brightness two pictures may differ by, of 255, over cells of 40 pixels: times of the day and fonts do."""
+APART = """async (pictures) => {
+  const cells = await Promise.all(pictures.map(async (picture) => {
+    const image = new Image();
+    image.src = "data:image/png;base64," + picture;
+    await image.decode();
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [32, 21];
+    const context = canvas.getContext("2d");
+    context.imageSmoothingQuality = "high";
+    context.drawImage(image, 0, 0, 32, 21);
+    return context.getImageData(0, 0, 32, 21).data;
+  }));
+  return cells[0].reduce((sum, value, at) => sum + Math.abs(value - cells[1][at]), 0) / (cells[0].length * 3 / 4);
+}"""
 QUESTION = "How do order events reach the warehouse and billing?"
 
 
@@ -83,6 +100,22 @@ def test_every_view_is_accessible_and_fits(tab: Watched, ids: dict[str, str]) ->
         page.set_viewport_size({"width": 390, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
         page.set_viewport_size({"width": 1280, "height": 860})
+
+
+def test_the_views_look_as_the_documentation_shows_them(tab: Watched, ids: dict[str, str]) -> None:
+    """As a whole: a style sheet that is missing, a column that fell down, colours of the wrong scheme."""
+    blank = tab.context.new_page()  # where no policy forbids pictures in addresses
+    taken = {}
+    for view, name in SHOTS.items():
+        tab.go(f"/s/{ids['demo']}{view.format(**ids)}")
+        shown = (ROOT / "docs" / "images" / f"inspector-{name}.png").read_bytes()
+        taken[name] = [b64encode(one).decode() for one in (shown, tab.page.screenshot())]
+    apart = {name: blank.evaluate(APART, pair) for name, pair in taken.items()}
+    assert {name: found for name, found in apart.items() if found > ALIKE} == {}
+    tab.page.emulate_media(color_scheme="dark")
+    dark = b64encode(tab.page.screenshot()).decode()
+    others = [[taken["timeline"][0], taken["diff"][0]], [taken["diff"][0], dark]]
+    assert all(blank.evaluate(APART, pair) > ALIKE for pair in others), "would not tell one view from another"
 
 
 def _scroll(page: Page, *, rows: int) -> None:
