@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from acms import ACMS, ACMSConfig, CompactionPolicy, State, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat
-from acms.errors import GoneError, StorageError
+from acms.errors import FitError, GoneError, StorageError
 from acms.kv import InMemoryKV
 from acms.model import Reasoning, Text, ToolCall
 from acms.pins import create_pin_registry
@@ -378,6 +379,29 @@ async def test_a_question_stays_last_when_a_prompt_was_rendered_behind_the_answe
                 if query == question:
                     assert sent[-1]["content"] == question
                     await session.ingest("assistant", answer)
+
+
+async def test_a_budget_that_leaves_no_room_at_all_ends() -> None:
+    """Each budget around what must be in a request: one of them leaves a history exactly nothing."""
+    rng = random.Random(7)
+    async with ACMS("tight", "memory://", None) as session:
+        for _ in range(12):
+            await session.ingest("user", said(rng))
+            await session.ingest("assistant", said(rng))
+        await session.ingest("user", "What do we have?")
+        calls = [{"id": f"c{n}", "name": "stock", "arguments": "{}"} for n in range(3)]
+        await session.ingest("assistant", "", tool_calls=calls)
+        for one in calls:
+            await session.ingest("tool", said(rng), tool_call_id=one["id"])
+        base = Prompt(OpenAIChat("gpt-4o")).system("You keep the stock.").history(session)
+        hows = ({}, {"keep": "turn"}, {"in_place": True}, {"tokens": 200})
+        for budget, how in product(range(10, 60), hows):
+            try:
+                rendered = await base.recall(session, "drill", **how).render(budget=budget)
+            except FitError as error:
+                assert error.over > 0
+            else:
+                assert rendered.tokens.upper_bound <= budget
 
 
 async def test_what_a_cut_output_does_not_show_is_recalled() -> None:

@@ -495,7 +495,7 @@ class Staying:
 
     async def _read_newest(self) -> Read:
         """Read the newest messages that the room could hold, and the summaries of what is older."""
-        wanted = int(self._room * MARGIN)
+        wanted = max(1, int(self._room * MARGIN))  # twice nothing is nothing
         while True:
             gathered = await self._session.said(budget=wanted)
             units = self._atoms(gathered.units)
