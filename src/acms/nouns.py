@@ -224,7 +224,7 @@ def writer(kind: type[Any], wire: bool = True) -> Callable[[Any], dict[str, Json
     optional = [one.name for one in plain if one.when_given]
 
     def write(noun: Any) -> dict[str, Json]:
-        written: dict[str, Json] = dict(zip(names, get(noun)))  # noqa: B905
+        written: dict[str, Json] = dict(zip(names, get(noun)))  # noqa: B905  # as long by construction
         for name, how in converted:
             if (value := written[name]) is not None:
                 written[name] = how(value)

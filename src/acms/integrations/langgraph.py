@@ -34,6 +34,7 @@ from langgraph.store.base import (
 )
 
 from acms.errors import ValidationError
+from acms.kv import list_entries
 from acms.model import KVEntry
 from acms.ports import ListingKV
 from acms.runtime.portal import blocked
@@ -43,7 +44,6 @@ __all__ = ["ACMSStore"]
 
 _HOME = "langgraph:"
 """What the keys begin with; the labels follow, a dot behind each, then a dot and the key of the item."""
-_PAGE = 500
 _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "$eq": operator.eq,
     "$ne": operator.ne,
@@ -121,14 +121,7 @@ class ACMSStore(BaseStore):
         return await self.embeddings.aembed_documents(texts)
 
     async def _entries(self, prefix: str) -> list[KVEntry]:
-        found: list[KVEntry] = []
-        after: str | None = None
-        while True:
-            page = await self.kv.list(prefix, after=after, limit=_PAGE)
-            found += page.entries
-            after = page.next_after
-            if after is None:
-                return found
+        return [entry async for entry in list_entries(self.kv, prefix)]
 
     async def _search(self, op: SearchOp, prefix: str) -> list[SearchItem]:
         entries = [one for one in await self._entries(prefix) if _meets(one.data["value"], op.filter or {})]

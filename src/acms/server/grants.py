@@ -21,7 +21,7 @@ from acms.results import Grant
 from acms.server.keys import Keys
 from acms.server.principal import EVERYWHERE, Access, Action, Principal
 from acms.server.tenants import OWN, Stores
-from acms.storage.kv import update_entry
+from acms.storage.kv import list_entries, update_entry
 
 __all__ = ["Grants"]
 
@@ -58,14 +58,8 @@ class Grants:
         """Return the grants of a tenant, or those on one of its namespaces, by namespace and principal."""
         store: Any = (await self._stores.of(OWN)).kv
         found: list[Grant] = []
-        after: str | None = None
-        while True:
-            page = await store.list(_of_tenant(tenant), after=after, limit=validation.PAGE)
-            for entry in page.entries:
-                found += [_grant(entry.data["principal"], *row) for row in _rows(entry).items()]
-            after = page.next_after
-            if after is None:
-                break
+        async for entry in list_entries(store, _of_tenant(tenant)):
+            found += [_grant(entry.data["principal"], *row) for row in _rows(entry).items()]
         chosen = [one for one in found if namespace in (None, one.namespace)]
         return sorted(chosen, key=lambda one: (one.namespace, one.principal))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 from uuid import uuid4
@@ -24,7 +23,7 @@ from acms.config import ACMSConfig
 from acms.erasure.erase import erase_subject
 from acms.errors import ConflictError, EntryNotFoundError, IdempotencyMismatchError
 from acms.integrations.google_adk.events import DIALECT, event_of, namespace_of
-from acms.kv import update_entry
+from acms.kv import list_entries, update_entry
 from acms.model import Json, KVEntry
 from acms.ports import CompareAndSetKV, ListingKV, StorageBackend
 from acms.results import Erasure
@@ -108,7 +107,7 @@ class ACMSSessionService(BaseSessionService):
         of = f"{_ROOT}/session/{quote(app_name, safe='')}/"
         of += "" if user_id is None else f"{quote(user_id, safe='')}/"
         found: list[Session] = []
-        async for row in self._rows(of):
+        async for row in list_entries(self._kv, of):
             user, id = map(unquote, row.key.split("/")[-2:])
             found.append(await self._session(app_name, user, id, row.data))
         return ListSessionsResponse(
@@ -125,7 +124,7 @@ class ACMSSessionService(BaseSessionService):
 
     async def erase_user(self, *, app_name: str, user_id: str, verify: bool = False) -> Erasure:
         """Erase everything of a user of an app for ever: sessions, state, memories."""
-        async for row in self._rows(_session_key(app_name, user_id, "")):
+        async for row in list_entries(self._kv, _session_key(app_name, user_id, "")):
             await self._kv.delete(row.key)
         await self._kv.delete(_user_key(app_name, user_id))
         return await erase_subject(self._storage, namespace=namespace_of(app_name, user_id), verify=verify)
@@ -184,16 +183,6 @@ class ACMSSessionService(BaseSessionService):
 
         if delta:
             await update_entry(self._kv, key, changed)
-
-    async def _rows(self, prefix: str) -> AsyncIterator[KVEntry]:
-        after: str | None = None
-        while True:
-            page = await self._kv.list(prefix, after=after, limit=500)
-            for entry in page.entries:
-                yield entry
-            after = page.next_after
-            if after is None:
-                return
 
 
 def _app_key(app_name: str) -> str:

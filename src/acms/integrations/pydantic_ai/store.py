@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from pydantic import TypeAdapter
@@ -19,6 +19,7 @@ from acms.erasure.erase import erase_subject
 from acms.errors import ConflictError
 from acms.integrations.model_input import original
 from acms.integrations.pydantic_ai.pieces import DIALECT, Piece, dumped, loaded, pieces, unkept, written
+from acms.kv import list_entries
 from acms.model import Json, KVEntry
 from acms.ports import CompareAndSetKV, ListingKV, StorageBackend
 from acms.results import Erasure
@@ -64,7 +65,7 @@ class ACMSConversationStore(ConversationStore):
     async def erase(self, scope: str, *, verify: bool = False) -> Erasure:
         """Erase everything of a scope for ever: its records, what was said, and all sessions of its namespace."""
         for prefix in (_ENTRY, _RECORD):
-            async for row in self._rows(prefix):
+            async for row in list_entries(self._kv, prefix):
                 if row.data["namespace"] == scope:
                     await self._kv.delete(row.key)
         return await erase_subject(self._storage, namespace=scope, verify=verify)
@@ -78,7 +79,7 @@ class ACMSConversationStore(ConversationStore):
         self, *, scope: str | None = None, limit: int | None = None
     ) -> Sequence[ConversationRecord]:
         """Return the records of a scope, or all, the last saved first; it reads them all."""
-        found = [_record(row) async for row in self._rows(_RECORD) if row.data["record"]]
+        found = [_record(row) async for row in list_entries(self._kv, _RECORD) if row.data["record"]]
         chosen = [record for record in found if scope is None or record.scope == scope]
         return sorted(chosen, key=lambda record: record.updated_at, reverse=True)[:limit]
 
@@ -207,16 +208,6 @@ class ACMSConversationStore(ConversationStore):
         """Return what is kept of a conversation; None when it is not stored, or was deleted."""
         found = await self._kv.get(_RECORD + conversation_id)
         return found if found is not None and found.data["record"] else None
-
-    async def _rows(self, prefix: str) -> AsyncIterator[KVEntry]:
-        after: str | None = None
-        while True:
-            page = await self._kv.list(prefix, after=after, limit=500)
-            for entry in page.entries:
-                yield entry
-            after = page.next_after
-            if after is None:
-                return
 
     def _session(self, namespace: str, conversation_id: str) -> ACMS:
         found = self._sessions.get((namespace, conversation_id))

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     PartBody = Any
 else:
     _BODIES = tuple(_part_body(type, kind) for type, kind in PARTS.items())
-    PartBody = Annotated[Union[_BODIES], Field(discriminator="type")]  # noqa: UP007
+    PartBody = Annotated[Union[_BODIES], Field(discriminator="type")]  # noqa: UP007  # of a tuple: it has no `|`
 
 
 class FunctionBody(Body):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -39,6 +39,7 @@ __all__ = [
     "RedisKV",
     "SQLiteKV",
     "change_entry",
+    "list_entries",
     "open_kv",
     "update_entry",
 ]
@@ -76,6 +77,18 @@ async def update_entry(store: KVMemory, key: str, change: Callable[[KVEntry | No
     stored = await change_entry(store, key, both)
     assert stored is not None
     return stored
+
+
+async def list_entries(store: ListingKV, prefix: str = "") -> AsyncIterator[KVEntry]:
+    """Yield every entry whose key begins with a prefix, by key; what is set meanwhile may be missing."""
+    after: str | None = None
+    while True:
+        page = await store.list(prefix, after=after, limit=validation.PAGE)
+        for entry in page.entries:
+            yield entry
+        after = page.next_after
+        if after is None:
+            return
 
 
 async def change_entry(
