@@ -193,3 +193,12 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr.decode()
+
+
+def test_an_error_is_shown_without_what_the_door_looked_for() -> None:
+    with sync.ACMS("u", "memory://") as session, pytest.raises(ValidationError) as refused:
+        session.ingest("banana", "x")
+    found: list[BaseException | None] = [refused.value]
+    while found[-1] is not None:
+        found.append(found[-1].__context__)
+    assert not [one for one in found if isinstance(one, RuntimeError)]

@@ -21,12 +21,18 @@ D = TypeVar("D", bound="Door")
 
 def run(work: Coroutine[Any, Any, R]) -> R:
     """Run a coroutine to its end on the portal's loop; not inside a running one, which would stand still meanwhile."""
+    if _inside_a_loop():
+        work.close()
+        raise HandleError("acms.sync blocks the event loop it is called from", options=("await acms.ACMS",))
+    return blocked(work)
+
+
+def _inside_a_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return blocked(work)
-    work.close()
-    raise HandleError("acms.sync blocks the event loop it is called from", options=("await acms.ACMS",))
+        return False
+    return True
 
 
 class Door:
