@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import select
 import signal
 import subprocess
 import time
@@ -87,17 +88,22 @@ async def killing(url: str, workers: int, count: int, every: float = KILL_EVERY)
     ids = await fill(storage, jobs)
     began = time.monotonic()
     processes = [start(url) for _ in range(workers)]
-    kills = 0
+    beats = kills = 0
     try:
         while await unfinished(storage):
-            due = began + every * (kills + 1)  # the rhythm of the kills, not a wait for anything
+            beats += 1
+            due = began + every * beats  # the rhythm of the kills, not a wait for anything
             await asyncio.sleep(due - time.monotonic())
-            victim = rng.randrange(workers)
+            assert beats < 4000, "the queue does not drain"
+            # Where starting takes longer than a beat, all would be killed before their first job.
+            ready = [n for n, one in enumerate(processes) if select.select([one.stdout], (), (), 0)[0]]
+            if len(ready) < 2:
+                continue
+            victim = rng.choice(ready)
             os.kill(processes[victim].pid, signal.SIGKILL)
             assert finish(processes[victim]) == -signal.SIGKILL
             processes[victim] = start(url)
             kills += 1
-            assert kills < 4000, "the queue does not drain"
         seconds = time.monotonic() - began
         for process in processes:
             assert process.stdout is not None
