@@ -107,6 +107,7 @@ def attack(path: Path, count: int) -> None:
         target, *others = contexts(one, 4)
         requests, memory = sound(target), psutil.Process(one.process.pid).memory_info
         assert all(answers(one.url, request, 30) in ([b"200"], [b"201"]) for request in requests)
+        held = memory().rss
         kept: dict[str, list[tuple[str, str]]] = {context: [] for context in others}
         for number in range(count):
             if number == WARM:
