@@ -41,11 +41,12 @@ def _blocks(page: Path) -> Iterator[tuple[int, str, str]]:
 
 @pytest.mark.parametrize("page", [page for page in WITH_CODE if any(_blocks(page))], ids=_name)
 def test_python_blocks_run_and_run_again(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader who pastes a page a second time finds the files of the first: it must still work."""
+    """A reader who pastes a page a second time finds the files of the first, if any: it must still work."""
     monkeypatch.chdir(tmp_path)
     for name in ("ACMS_DB", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    for _ in range(2):
+    _run(page)
+    if any(tmp_path.iterdir()):
         _run(page)
 
 
