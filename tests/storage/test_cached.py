@@ -33,6 +33,7 @@ class TestCachedSQLite(StorageBackendTests):
             yield other
 
 
+@pytest.mark.slow  # a server and this wrapper each pass the suite by themselves; the story below tells them together
 class TestCachedPostgres(StorageBackendTests):
     crowd = (8, 80)
 
