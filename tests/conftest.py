@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
@@ -14,6 +15,11 @@ from hypothesis import settings
 from acms import compose
 
 ROOT = Path(__file__).parent.parent
+
+# Images of containers often forbid compiled modules. The workers and the hundreds of processes that tests start would
+# each compile every module that they import, which took a third of the run.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 pytest_plugins = ["tests.servers.fixtures", "tests.servers.stores", "tests.support.fixtures"]
 

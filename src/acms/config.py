@@ -24,6 +24,7 @@ __all__ = [
     "PrivacyConfig",
     "RecallConfig",
     "ReflectionConfig",
+    "RenderLogConfig",
     "RetryConfig",
     "WorkerConfig",
 ]

@@ -649,13 +649,10 @@ class Diff:
             if rows:
                 lines.append(f"@@ {name}: {delta} @@")
             lines += [
-                f"{sign} v{entry.version} {_line(entry)}" for _, _, sign, entry in sorted(rows, key=_place)
+                f"{sign} v{entry.version} {_line(entry)}"
+                for _, _, sign, entry in sorted(rows, key=lambda row: row[:2])
             ]
         return "\n".join(lines)
-
-
-def _place(row: tuple[int, int, str, Entry]) -> tuple[int, int]:
-    return row[:2]
 
 
 def _line(entry: Entry) -> str:

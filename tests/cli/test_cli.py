@@ -483,7 +483,7 @@ def test_import_of_a_changed_message_is_refused(db: str, tmp_path: Path) -> None
 
 def test_import_goes_on_after_a_kill(tmp_path: Path) -> None:
     file = tmp_path / "long.jsonl"
-    total = 4_000
+    total = 2_000
     with file.open("w", encoding="utf-8") as out:
         for n in range(total // 2):
             made = [{"id": f"c{n}", "name": "count", "arguments": json.dumps({"n": n})}]
@@ -792,13 +792,12 @@ def test_tab_completes_commands_options_and_sessions_in_bash(tmp_path: Path) -> 
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     start = 'eval "$(_ACMS_COMPLETE=source_bash acms)"\n'
-    for typed, completed in (
-        ("rec\t", "recall "),
-        ("window hol\t", "window holiday-plans "),
-        ("recall holiday-plans x --bud\t", "--budget "),
-    ):
-        bash = ["bash", "--norc", "-i"]
-        assert completed in _terminal(bash, start, f"acms {typed}", until=completed, **environment)
+    leave = "\x1b#"  # makes a comment of what was typed
+    typed = f"acms hist\t{leave}acms window hol\t{leave}acms recall holiday-plans x --bud\t"
+    seen = _terminal(["bash", "--norc", "-i"], start, typed, until="--budget ", **environment)
+    assert "acms history " in seen
+    assert "window holiday-plans " in seen
+    assert "--budget " in seen
 
 
 @pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
@@ -866,18 +865,6 @@ async def test_storage_stays_usable_beside_the_cli(demo: str) -> None:
         await session.ingest("user", "written here")
         done = await asyncio.to_thread(shell, "window", "demo", "--budget", "20", "--db", demo)
         assert "written here" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [("quickstart", "PostgreSQL 18"), ("agent_loop", "PostgreSQL 18"), ("facts", "March 20 (in force)")],
-)
-def test_examples_run_offline(name: str, shown: str, tmp_path: Path) -> None:
-    example = Path(__file__).parents[2] / "examples" / f"{name}.py"
-    url = base.file_url(tmp_path / "example.db")
-    done = subprocess.run([sys.executable, str(example), url], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert shown in done.stdout
 
 
 def test_prompt_log(db: str, monkeypatch: pytest.MonkeyPatch) -> None:

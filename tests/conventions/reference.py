@@ -47,12 +47,17 @@ def page() -> str:
     for name in MODULES:
         module = importlib.import_module(name)
         lines += [f"## {name}", "", _clean(_documented(module).__doc__), ""]
-        for public in module.__all__:
+        for public in listed_by(module):
             value = getattr(module, public)
             if id(value) not in seen:
                 seen.add(id(value))
                 lines += _member(module, public, value)
     return "\n".join([*lines, *_limits()])
+
+
+def listed_by(module: ModuleType) -> list[str]:
+    """Return the public names of a module; those of `acms` are put together from parts, and stand in one order here."""
+    return sorted(module.__all__) if module.__name__ == "acms" else list(module.__all__)
 
 
 def _documented(module: ModuleType) -> ModuleType:

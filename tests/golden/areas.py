@@ -31,6 +31,8 @@ ALIKE = {
     *(("acs", source) for source in ("realtalk", "memsim", "beam-100k", "people", "project")),
     *(("prompt", source) for source in ("realtalk", "memsim")),
     *(("window", "memsim"), ("facts", "realtalk"), ("compaction", "realtalk"), ("recall", "vehicle")),
+    *((family, "beam-100k") for family in ("prompt", "window", "facts", "compaction", "rewriting")),
+    ("recall", "beam-500k"),
 }
 """What takes seconds and is much like that of another source."""
 MODEL = ("locomo", "realtalk")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from acms.server import ServerConfig, create_app
+from tests.conventions.reference import listed_by
 
 from .book import Records
 from .cli import application
@@ -32,8 +33,9 @@ async def names(_talk: Talk) -> Records:
     """Write every exported name: of a function its signature, of a class what can be seen of it."""
     found: Records = {}
     for module in map(importlib.import_module, MODULES):
-        found[f"names {module.__name__}"] = list(module.__all__)
-        for name in module.__all__:
+        listed = listed_by(module)
+        found[f"names {module.__name__}"] = listed
+        for name in listed:
             value = getattr(module, name)
             if module.__name__ != "acms" and name not in ("ACMS", "View") and _again(name, value):
                 continue

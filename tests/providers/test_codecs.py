@@ -92,7 +92,7 @@ def _bare(part: Part) -> Part:
 
 
 @codecs
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(messages=prompts, offered=tools, draw=st.data())
 def test_a_payload_is_accepted_reads_back_and_is_the_same_every_time(
     codec: Codec,
@@ -116,7 +116,7 @@ def test_a_payload_is_accepted_reads_back_and_is_the_same_every_time(
 
 
 @codecs
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(messages=prompts, offered=tools, draw=st.data())
 def test_a_payload_has_no_more_tokens_than_its_messages_apart(
     codec: Codec,
@@ -141,7 +141,7 @@ def test_a_payload_has_no_more_tokens_than_its_messages_apart(
 
 
 @codecs
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(messages=tidy(), offered=tools)
 def test_a_tidy_prompt_is_sent_as_it_is_and_its_counts_add_up(
     codec: Codec, accepts: Callable[[Json], None], messages: list[PromptMessage], offered: list[Tool]
@@ -156,7 +156,7 @@ def test_a_tidy_prompt_is_sent_as_it_is_and_its_counts_add_up(
 
 
 @codecs
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(messages=tidy())
 def test_what_was_sent_is_not_changed_by_what_is_said_later(
     codec: Codec, accepts: Callable[[Json], None], messages: list[PromptMessage]

@@ -104,7 +104,7 @@ async def test_the_cut_is_after_256_pieces() -> None:
 _SOME = """
 import asyncio, json, sys
 from acms.providers import LocalEmbedder
-texts = [f"Message {n} is about {'many small and large things ' * (n % 23)}" for n in range(60)]
+texts = [f"Message {n} is about {'many small and large things ' * (n % 23)}" for n in range(30)]
 async def main():
     found = await LocalEmbedder(int(sys.argv[1])).embed(texts)
     alone = [(await LocalEmbedder().embed([text]))[0] for text in texts[::7]]

@@ -151,7 +151,7 @@ def check(
         assert found.confidence == pytest.approx(wanted.confidence, abs=1e-6)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(randoms, st.integers(0, 40), st.sampled_from(QUERIES))
 def test_an_index_is_the_same_however_it_came_about(random: Random, steps: int, query: str) -> None:
     log = told(random, steps)
@@ -159,7 +159,7 @@ def test_an_index_is_the_same_however_it_came_about(random: Random, steps: int, 
 
 
 @pytest.mark.parametrize("exact", [0, 1 << 30])
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(randoms, st.integers(1, 40), st.sampled_from(QUERIES))
 def test_also_with_vectors_that_come_late_and_out_of_order(
     exact: int, random: Random, steps: int, query: str

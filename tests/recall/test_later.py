@@ -142,7 +142,7 @@ def together(items: ContextItems, ids: tuple[str, str]) -> bool:
 
 
 @pytest.mark.parametrize("name", TONGUES)
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(st.data())
 async def test_the_earlier_one_is_never_shown_alone(name: str, data: st.DataObject) -> None:
     one = data.draw(drawn([name]))

@@ -220,13 +220,13 @@ def tell(url: str, told: list[tuple[Any, ...]], counter: Any) -> None:
     asyncio.run(Story(url, counter).tell(told))
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, min_size=1, max_size=25), st.sampled_from(COUNTERS))
 def test_a_story_in_memory(told: list[tuple[Any, ...]], counter: Any) -> None:
     tell("memory://", told, counter)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, min_size=1, max_size=25), st.sampled_from(COUNTERS))
 def test_a_story_in_a_file(told: list[tuple[Any, ...]], counter: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -19,6 +19,7 @@ class TestFaultyWithoutFaults(StorageBackendTests):
             yield store
 
 
+@pytest.mark.slow  # a server and this wrapper each pass the suite by themselves
 class TestFaultyPostgresWithoutFaults(StorageBackendTests):
     crowd = (8, 80)
 

@@ -37,7 +37,7 @@ class TestPostgres15(TestPostgres):
 
 
 def test_the_postgres_store_and_plain_lists_tell_the_same_story(postgres_home):
-    run_story(lambda: open_storage(another(postgres_home)), max_examples=10, steps=35)
+    run_story(lambda: open_storage(another(postgres_home)), max_examples=7, steps=35)
 
 
 async def test_a_log_that_is_known_is_read_in_one_round_trip(

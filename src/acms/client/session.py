@@ -41,7 +41,6 @@ from acms.results import (
     MessageReceipt,
     SessionStats,
     Synced,
-    Tree,
 )
 from acms.session import ACMS
 from acms.text.citations import cited, texts_of
@@ -147,10 +146,6 @@ def _within(of: Remote, version: int) -> bool:
     return not isinstance(of.ends_at, int) or version <= of.ends_at
 
 
-def _tree(answer: Answer, _: Remote) -> Tree | None:
-    return nouns.tree(answer.data)
-
-
 def _stats(answer: Answer, of: Remote) -> SessionStats:
     return noun(SessionStats, answer.data, session_id=of.log.session_id)
 
@@ -175,7 +170,7 @@ class Reads:
     get = verb(View.get, Asks("GET entries/{id}", one(Entry)))
     forks = verb(View.forks, Asks("GET forks", _forked, pages=True, timeless=True))
     ancestry = verb(View.ancestry, Asks("GET ancestry", many(Branch), timeless=True))
-    tree = verb(View.tree, Asks("GET tree", _tree, timeless=True))
+    tree = verb(View.tree, Asks("GET tree", lambda answer, _: nouns.tree(answer.data), timeless=True))
     tags = verb(View.tags, Asks("GET tags", _tagged, timeless=True))
     compactions = verb(View.compactions, Asks("GET compactions", many(Compaction), pages=True))
     expand = verb(View.expand, Asks("GET compactions/{version}/entries", many(Entry)))

@@ -152,7 +152,7 @@ class CEO:
             sent = replace(request, id=self._ids(), time_ms=max(ATTEMPT_MS, left))
         final = replies[-1]
         if final.error is not None:
-            final = max(reversed(replies), key=_context)
+            final = max(reversed(replies), key=lambda one: len(one.fragments or ()))
         final = _with(final, notices)
         applied = None
         if self.cache is not None:
@@ -208,10 +208,6 @@ def _understood(said: str) -> Intent:
     if not text(said, "text", least=1, most=100_000).strip():
         raise ValidationError("must not be blank", field="text")
     return understand(said)
-
-
-def _context(reply: RenderReply) -> int:
-    return len(reply.fragments or ())
 
 
 def _warned(reply: RenderReply) -> RenderReply:

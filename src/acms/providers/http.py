@@ -257,7 +257,7 @@ class Endpoint:
                     failure = self._failure(f"no answer within {self._timeout:g} s")
             except httpx2.ConnectError as error:
                 # Nothing was sent yet, so what it says is about the network alone.
-                failure = self._unreachable(f"cannot be reached: {_one_line(str(error))}")
+                failure = self._unreachable(f"cannot be reached: {' '.join(str(error).split())[:200]}")
             except Exception as error:
                 closed = line.closed
                 failure = self._failure(
@@ -421,10 +421,6 @@ def _in_between(found: dict[str, Any]) -> dict[str, Any]:
 
 def _no_number(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:200]
 
 
 def retry_after(found: str | None, now: datetime) -> float | None:

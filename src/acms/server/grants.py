@@ -59,7 +59,10 @@ class Grants:
         store: Any = (await self._stores.of(OWN)).kv
         found: list[Grant] = []
         async for entry in list_entries(store, _of_tenant(tenant)):
-            found += [_grant(entry.data["principal"], *row) for row in _rows(entry).items()]
+            found += [
+                read(Grant, row, wire=False, namespace=name, principal=entry.data["principal"])
+                for name, row in _rows(entry).items()
+            ]
         chosen = [one for one in found if namespace in (None, one.namespace)]
         return sorted(chosen, key=lambda one: (one.namespace, one.principal))
 
@@ -155,7 +158,3 @@ def _where(tenant: str, principal: str) -> str:
 
 def _rows(entry: KVEntry | None) -> dict[str, Any]:
     return {} if entry is None else dict(entry.data["grants"])
-
-
-def _grant(principal: str, namespace: str, row: Mapping[str, Any]) -> Grant:
-    return read(Grant, row, wire=False, namespace=namespace, principal=principal)

@@ -116,7 +116,8 @@ class Sync:
             by = retirement.Rewrite(tuple(before), ids)
             await retirement.follow(shared.storage, shared.namespace, by, made[0])
             for draft in edits:
-                shared.rewritten(context, receipt.versions[0], draft.sources[0], _reason(draft))
+                reason = GONE if draft.kind is Kind.RETRACTION else "replaced"
+                shared.rewritten(context, receipt.versions[0], draft.sources[0], reason)
         appended = made[len(before) :]
         places = dict(zip(found.appended, appended, strict=True))
         return Done(
@@ -240,10 +241,6 @@ class Sync:
             sources=tuple([row.first for row in rows]),
             data={"reason": GONE},
         )
-
-
-def _reason(draft: Draft) -> str:
-    return GONE if draft.kind is Kind.RETRACTION else "replaced"
 
 
 def _edit(draft: Draft, old: Entry, item: Item) -> Draft:

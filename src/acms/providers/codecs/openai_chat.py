@@ -214,7 +214,7 @@ class OpenAIChat(OpenAICodec):
             waiting = {call["id"]: None for call in message.get("tool_calls", ())}
         if waiting:
             raise fault(f"ends before the answer to {next(iter(waiting))!r}: answer every call", "messages")
-        check_tools(payload, _function_of)
+        check_tools(payload, lambda tool: tool.get("function") if tool.get("type") == "function" else {})
         check_key(payload)
 
 
@@ -243,10 +243,6 @@ def _tool(tool: Tool) -> dict[str, Json]:
     if tool.strict:
         function["strict"] = True
     return {"type": "function", "function": function}
-
-
-def _function_of(tool: Mapping[str, Json]) -> Json:
-    return tool.get("function") if tool.get("type") == "function" else {}
 
 
 def _break(messages: Sequence[dict[str, Json]]) -> None:

@@ -205,7 +205,7 @@ class OpenAIResponses(OpenAICodec):
                 raise fault("must name the kind of item", f"{field}.type")
         for call_id, field in waiting.items():
             raise fault(f"has no output for {call_id!r}: answer every call", field)
-        check_tools(payload, _function_of)
+        check_tools(payload, lambda tool: tool if tool.get("type") == "function" else None)
         check_key(payload)
 
 
@@ -385,10 +385,6 @@ def _tool(tool: Tool) -> dict[str, Json]:
     if tool.description:
         written["description"] = tool.description
     return {**written, "parameters": thawed(tool.parameters), "strict": tool.strict}
-
-
-def _function_of(tool: Mapping[str, Json]) -> Json:
-    return tool if tool.get("type") == "function" else None
 
 
 def _break(items: Sequence[dict[str, Json]]) -> None:
