@@ -16,7 +16,7 @@ waiting: list[asyncio.AbstractEventLoop] = []
 
 
 @contextmanager
-def _standing() -> Generator[None]:
+def _waiting_here() -> Generator[None]:
     """Say inside the block that the event loop of this thread stands still, if it has one."""
     try:
         loop = asyncio.get_running_loop()
@@ -40,7 +40,7 @@ class _Portal:
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine to its end; interrupting the caller cancels it. Whatever the caller's thread does waits."""
-        with _standing():
+        with _waiting_here():
             future = asyncio.run_coroutine_threadsafe(work, self._running())
             try:
                 return future.result()
