@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Iterator
+from time import perf_counter
 from typing import Any
 
 import pytest
 
 from acms.runtime import garbage
 from acms.runtime.garbage import collecting
+from acms.server import ServerConfig, create_app, service
 
 
 @pytest.fixture
@@ -80,3 +82,15 @@ async def test_in_the_long_run_all_is_looked_at_again(
         litter()
         await asyncio.sleep(0.1)
         assert whole == [0]
+
+
+def test_a_service_is_quiet_when_nobody_was_answered_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = create_app("memory://", ServerConfig(auth="off"), embedder=None)
+    app.answered = perf_counter()
+    assert not app.quiet()
+    monkeypatch.setattr(service, "QUIET_SECONDS", 0.0)
+    assert app.quiet()
+    app.open_requests = 1
+    assert not app.quiet()
+    app.streams.begin("a stream that goes on")
+    assert app.quiet()

@@ -116,13 +116,9 @@ class Outbox:
         jobs: list[JobDraft] = []
         for id, wanted in (self._wanted or {}).items():
             name = f"{WEBHOOK}:{id}:{op.context}"
-            if kinds & wanted and (payload := await self._payload(id, op.context)) is not None:
+            if kinds & wanted and (payload := await self._payload(id, op.context)):
                 jobs.append(JobDraft(kind=WEBHOOK, dedupe=name, payload=payload))
-            if (
-                changes
-                and JOB in wanted
-                and (payload := await self._payload(id, op.context, JOB)) is not None
-            ):
+            if changes and JOB in wanted and (payload := await self._payload(id, op.context, JOB)):
                 # Never the same as one that is unfinished, which may have looked at the jobs a moment ago.
                 follows = {**payload, "follows": JOB}
                 jobs.append(JobDraft(kind=WEBHOOK, dedupe=f"{name}:{uuid4().hex}", payload=follows))
