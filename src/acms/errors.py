@@ -186,6 +186,8 @@ class PermissionDeniedError(ACMSError):
     """The API key is not for this."""
 
     code = "FORBIDDEN"
+    #: The scope that the key lacks; "" when it is something else that keeps it out.
+    scope: str = ""
 
 
 class RateLimitError(ACMSError):

@@ -82,11 +82,6 @@ def episode_id(context: str, ordinal: int) -> str:
     return f"ep_{context[2:]}_{ordinal}"
 
 
-def _salt(entry: Entry) -> str | None:
-    """Return the salt, unless the entry is shown redacted: with it a short text could be guessed from its digest."""
-    return None if entry.salt is None or getattr(entry, "redaction", None) is not None else entry.salt.hex()
-
-
 _DERIVED: Mapping[type[Any], Mapping[str, tuple[Any, Convert]]] = {
     Entry: {
         "toolCallId": (str | None, lambda entry: answered(entry.parts)),
@@ -96,7 +91,8 @@ _DERIVED: Mapping[type[Any], Mapping[str, tuple[Any, Convert]]] = {
             str | None,
             lambda entry: episode_id(entry.context, entry.episode) if entry.episode else None,
         ),
-        "salt": (str | None, _salt),
+        # With it, once the text is erased, a guess at the text could be confirmed by the digest, which stays.
+        "salt": (str | None, lambda _: None),
     },
     Branch: {"key": (str | None, lambda one: None if one.session_id == one.context_id else one.session_id)},
     Diff: {"text": (str, str)},

@@ -583,6 +583,15 @@ class HasHints(Protocol):
 
 
 @runtime_checkable
+class HasCommits(Protocol):
+    """A store that can tell cheaply whether anything was committed to it, by whatever process."""
+
+    async def commits(self) -> int:
+        """Return a number that changes with every commit; what it is says nothing."""
+        ...
+
+
+@runtime_checkable
 class HasMigrations(Protocol):
     """A store whose schema is made in numbered steps."""
 

@@ -330,6 +330,16 @@ def test_facts_by_hand() -> None:
     run("facts", "ana", "--valid-at", "soon", code=2)
     run("facts", "history", "ana", "--valid-at", "now", code=2)
     assert refused("state", "ana", "x", "y", "z", "--valid-from", "soon")["code"] == "VALIDATION"
+    known = ("state", "ana", "till", "owner")
+    assert refused(*known, "Ada", "--expected", "7")["code"] == "PRECONDITION"
+    owner = call(*known, "Ada", "--expected", "0")["fact"]
+    assert call(*known, "Grace", "--expected", str(owner["version"]))["new"]
+    shared = call("state", "ana", "team", "city", "Lyon", "--scope", "namespace")
+    assert (shared["new"], call("facts", "ana", "--subject", "team")["facts"]) == (True, [])
+    assert not call("state", "ana", "team", "city", "Lyon", "--scope", "namespace")["new"]
+    assert [one["value"] for one in call("facts", "ana", "--scope", "namespace")["facts"]] == ["Lyon"]
+    run(*known, "Ada", "--scope", "everything", code=2)
+    assert call("unstate", "ana", "team", "city", "--scope", "namespace")["facts"][0]["value"] == "Lyon"
     source = call("history", "ana")["entries"][0]["id"]
     done = run("erase", "ana", "--message", source, "--yes").stdout
     assert f"acms erase ana --message {first['fact']['id']}" in " ".join(done.split())

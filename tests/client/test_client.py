@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, TypeAlias
@@ -29,6 +29,8 @@ from acms import (
 from acms.branches import export
 from acms.client import Client, RemoteSession, RemoteView
 from acms.contract import RenderRequest
+from acms.model import Entry
+from acms.results import Change, Delta, Diff
 from tests.server.serving import Service, serving
 from tests.support.talk import session_on
 
@@ -217,7 +219,9 @@ async def told(session: Session) -> list[Any]:
             return None  # every append of the client has one
         if isinstance(value, type):
             return value
-        if isinstance(value, datetime | bytes) or field in ("chain_hash", "salt"):
+        if field == "salt":
+            return None  # it stays in the store
+        if isinstance(value, datetime | bytes) or field == "chain_hash":
             return type(value).__name__
         if field in ("durability", "proof", "rewritten", "unreached"):
             return ""  # the store's
@@ -335,6 +339,15 @@ def places(name: str) -> list[int | None]:
     return [at for at in PLACES if not (at and name in TWO)]
 
 
+def unsalted(found: Any) -> Any:
+    """Return an answer without the salts of the entries that it shows, which stay in the store."""
+    if isinstance(found, Entry):
+        return replace(found, salt=None)
+    if isinstance(found, Diff | Delta | Change):
+        return replace(found, **{one.name: unsalted(getattr(found, one.name)) for one in fields(found)})
+    return tuple([unsalted(one) for one in found]) if type(found) is tuple else found
+
+
 @pytest.mark.parametrize("name", READS)
 async def test_a_read_gives_what_the_log_itself_gives(home: tuple[Service, str], name: str) -> None:
     service, url = home
@@ -342,7 +355,7 @@ async def test_a_read_gives_what_the_log_itself_gives(home: tuple[Service, str],
         remote, read = client.session("user_123"), READS[name]
         for at in places(name):
             over_http = await outcome(read(remote if at is None else remote.at(at)))
-            assert over_http == await outcome(read(own if at is None else own.at(at))), at
+            assert over_http == unsalted(await outcome(read(own if at is None else own.at(at)))), at
 
 
 @pytest.mark.parametrize("name", READS)

@@ -18,7 +18,18 @@ from acms.events.delivery import WAITS, Delivery
 from acms.events.webhooks import KINDS, Webhooks
 from acms.jobs import requests
 from acms.jobs.worker import Worker
-from acms.model import WEBHOOK, Job, JobQuery, JobState, State
+from acms.model import (
+    WEBHOOK,
+    Append,
+    Done,
+    Failed,
+    Job,
+    JobDraft,
+    JobQuery,
+    JobState,
+    Lease,
+    State,
+)
 from acms.ports import HasOwnValues
 from acms.storage import outbox
 from acms.storage.outbox import WEBHOOKS
@@ -384,6 +395,163 @@ async def test_a_delivery_of_a_deleted_session_is_cancelled(receiver: Receiver) 
             await session.ingest("user", "a")
             await session.delete()
         await deliver(storage)
-        assert [job.state for job in await jobs(storage)] == [JobState.CANCELLED]
+        assert {job.state for job in await jobs(storage)} == {JobState.CANCELLED}
         assert receiver.requests == []
         assert await requests.retry(storage, (await jobs(storage))[0].id)
+
+
+# ── changes of jobs ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def told(receiver: Receiver) -> list[tuple[str, str]]:
+    """Return what arrived in order: of entries their version, of jobs their number and how they stood."""
+    found: list[tuple[str, str]] = []
+    for headers, body in list(receiver.requests):
+        said = json.loads(body)
+        data = said["data"]
+        found.append((data["kind"], data.get("state") or str(data["version"])))
+        if "state" in data:
+            assert said["type"] == f"job.{data['state']}"
+            assert headers["webhook-id"] == f"job_{data['id']}_{data['attempt']}_{data['state']}"
+    return found
+
+
+async def ask(storage: Any, context: Any, kind: str = "tidy", *drafts: Any) -> None:
+    """Ask for a job, with an append or alone."""
+    job = JobDraft(kind=kind, dedupe=f"{kind}:{context.id}", payload={"secret": "text"})
+    await storage.append([Append(context=context.id, drafts=drafts, jobs=(job,))])
+
+
+async def taken(storage: Any, kind: str = "tidy") -> Lease:
+    """Take a job that is due."""
+    (lease,) = await storage.claim([kind], lease=timedelta(minutes=1))
+    return lease
+
+
+async def one_look(storage: Any) -> None:
+    """Deliver what is due now, and wait for nothing that goes on."""
+    await Worker(storage, {WEBHOOK: Delivery()}, config=WorkerConfig(poll_seconds=0.02)).drain()
+    await asyncio.sleep(0.02)
+
+
+async def test_a_job_is_told_as_it_stands_after_the_entries_it_appended(
+    storage: Storage, receiver: Receiver
+) -> None:
+    _, secret = await added(storage, receiver)
+    context = await new(storage)
+    await ask(storage, context, "tidy", said("a"))
+    await one_look(storage)
+    await one_look(storage)
+    assert told(receiver) == [("message", "1"), ("tidy", "ready")]
+    lease = await taken(storage)
+    await one_look(storage)
+    assert told(receiver)[2:] == [("tidy", "running")]
+    await storage.append([Append(context=context.id, drafts=(summed_up(1, 1),), finish=lease)])
+    await deliver(storage)
+    assert told(receiver)[3:] == [("summary", "2"), ("tidy", "done")]
+    assert receiver.verified(secret)[-1]["data"]["attempt"] == 1
+    assert b"secret" not in b"".join(body for _, body in receiver.requests)
+    assert {job.state for job in await jobs(storage)} == {JobState.DONE}
+
+
+async def test_what_becomes_of_a_job_without_an_append_is_told_too(
+    storage: Storage, receiver: Receiver
+) -> None:
+    await added(storage, receiver, events=["job"])
+    context = await new(storage)
+    await put(storage, context, said("nobody's business"))
+    await ask(storage, context)
+    lease = await taken(storage)
+    await one_look(storage)
+    await storage.settle(lease, Failed(error="it broke"))
+    await deliver(storage)
+    assert told(receiver) == [("tidy", "running"), ("tidy", "failed")]
+    again = await requests.retry(storage, lease.job.id)  # nobody follows it any more
+    await one_look(storage)
+    await requests.cancel(storage, again.id)
+    await deliver(storage)
+    assert told(receiver)[2:] == [("tidy", "ready"), ("tidy", "cancelled")]
+    assert {job.state for job in await jobs(storage)} == {JobState.DONE}
+
+
+async def test_a_job_that_ends_before_the_first_look_is_told_and_what_was_there_before_is_not(
+    storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = await new(storage)
+    await ask(storage, context, "old")
+    await ask(storage, context, "older")
+    await storage.settle(await taken(storage, "older"), Done())
+    await asyncio.sleep(0.05)
+    await added(storage, receiver, events=["job"])
+    await ask(storage, context)
+    await storage.settle(await taken(storage), Done())
+    await one_look(storage)
+    assert told(receiver) == [("tidy", "done")]
+    await storage.settle(await taken(storage, "old"), Done())
+    await deliver(storage)
+    assert told(receiver)[1:] == [("old", "done")]
+
+
+async def test_what_is_asked_for_during_the_last_look_is_not_forgotten(
+    storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await added(storage, receiver, events=["job"])
+    context = await new(storage)
+    looked = delivery.changed_jobs
+    late = iter([False, True])
+
+    async def looks(*given: Any) -> Any:
+        found = await looked(*given)
+        if next(late, False):
+            await ask(storage, context, "late")
+            await storage.settle(await taken(storage, "late"), Done())
+        return found
+
+    monkeypatch.setattr(delivery, "changed_jobs", looks)
+    for kind in ("first", "second"):
+        await ask(storage, context, kind)
+        await storage.settle(await taken(storage, kind), Done())
+        await deliver(storage)
+    assert [kind for kind, _ in told(receiver)] == ["first", "second", "late"]
+
+
+async def test_a_death_while_jobs_are_told_tells_the_last_one_again(
+    storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await added(storage, receiver, events=["job"])
+    context = await new(storage)
+    kept = Webhooks.keep
+    dies = iter([True])
+
+    async def keep(self: Webhooks, *given: Any) -> None:
+        if len(receiver.requests) == 2 and next(dies, False):
+            raise StorageUnavailableError
+        await kept(self, *given)
+
+    monkeypatch.setattr(Webhooks, "keep", keep)
+    for kind in ("a", "b", "c"):
+        await ask(storage, context, kind)
+        await storage.settle(await taken(storage, kind), Done())
+    await deliver(storage)
+    assert told(receiver) == [("a", "done"), ("b", "done"), ("b", "done"), ("c", "done")]
+
+
+async def test_changes_of_jobs_that_are_given_up_are_replayed_from_where_they_stood(
+    storage: Storage, receiver: Receiver
+) -> None:
+    id, _ = await added(storage, receiver, events=["job"])
+    context = await new(storage)
+    receiver.answer = status(500)
+    for kind in ("a", "b"):
+        await ask(storage, context, kind)
+        await storage.settle(await taken(storage, kind), Done())
+    await deliver(storage)
+    assert told(receiver) == [("a", "done")] * (len(WAITS) + 1)
+    receiver.answer = OK
+    del receiver.requests[:]
+    assert len(await Webhooks(storage).replay(id)) == 1
+    await deliver(storage)
+    assert told(receiver) == [("a", "done"), ("b", "done")]
+    await Webhooks(storage).remove(id)
+    assert isinstance(storage, HasOwnValues)
+    assert [entry.key for entry in (await storage.own_values().list("webhooks")).entries] == [WEBHOOKS]

@@ -1,14 +1,16 @@
 """Readers of events and of webhooks, while the processes that tell them are killed.
 
-pytest -m faults tests/faults/test_events.py      the long run: 30 kills, then 20
+pytest -m faults tests/faults/test_events.py      the long run: 30 kills, then 20, then 20
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import threading
 import time
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +20,8 @@ import pytest
 
 from acms import open_storage
 from acms.events.webhooks import Webhooks
+from acms.model import Append, Context, Done, Failed, JobDraft, Receipt
+from acms.ports import StorageBackend
 from acms.results import LogEvent
 from acms.sync import Client
 from acms.testing.logs import new, put, said
@@ -154,3 +158,109 @@ def test_a_worker_that_is_killed_while_it_delivers_loses_nothing_and_keeps_the_o
 def test_twenty_kills_lose_no_delivery(url: str) -> None:
     with receiving() as receiver:
         asyncio.run(delivering(url, receiver, 20, 200))
+
+
+class Jobs:
+    """Jobs of some logs that a test takes and ends itself, in every way in which a job can end."""
+
+    def __init__(self, storage: StorageBackend, contexts: list[Context]) -> None:
+        self._storage = storage
+        self._contexts = contexts
+        #: How each job stood at last, by its number, and the version that it appended.
+        self.ended: dict[str, tuple[str, int | None]] = {}
+
+    async def one(self, number: int) -> None:
+        """Ask for a job and end it."""
+        context = self._contexts[number % len(self._contexts)].id
+        drafts = (said(str(number)),) if number % 2 else ()
+        await self._storage.append(
+            [Append(context=context, drafts=drafts, jobs=(JobDraft(kind="tidy", dedupe=str(number)),))]
+        )
+        (lease,) = await self._storage.claim(["tidy"], lease=timedelta(minutes=5))
+        if number % 3 == 0:
+            (done,) = await self._storage.append(
+                [Append(context=context, drafts=(said("of a job"),), finish=lease)]
+            )
+            assert isinstance(done, Receipt)
+            self.ended[lease.job.id] = ("done", done.head.version)
+        elif number % 3 == 1:
+            await self._storage.settle(lease, Failed(error="it broke"))
+            self.ended[lease.job.id] = ("failed", None)
+        else:
+            await self._storage.settle(lease, Done(reason="nothing to do"))
+            self.ended[lease.job.id] = ("done", None)
+
+    def all_told(self, receiver: Receiver) -> bool:
+        """Return whether everything arrived."""
+        arrived = {(one["id"], one.get("state")) for one in sent(receiver)}
+        return all((id, state) in arrived for id, (state, _) in self.ended.items())
+
+    def check(self, receiver: Receiver) -> int:
+        """Check the order of what arrived; return how often something came again."""
+        ranks = {"ready": 0, "running": 1, "done": 2, "failed": 2}
+        place: dict[str, int] = {}
+        versions: dict[str, set[int]] = {context.id: set() for context in self._contexts}
+        again, last = 0, dict[str, Any]()
+        for one in sent(receiver):
+            again += last.get(one["contextId"]) == one
+            last[one["contextId"]] = one
+            if "state" not in one:
+                versions[one["contextId"]].add(one["version"])
+                continue
+            assert place.get(one["id"], 0) <= ranks[one["state"]], f"job {one['id']} was told backwards"
+            place[one["id"]] = ranks[one["state"]]
+            state, version = self.ended[one["id"]]
+            if one["state"] == state and version is not None:
+                assert version in versions[one["contextId"]], "a job was told before what it appended"
+        return again
+
+
+def sent(receiver: Receiver) -> list[dict[str, Any]]:
+    """Return what arrived, in order."""
+    return [json.loads(body)["data"] for _, body in list(receiver.requests)]
+
+
+async def telling(url: str, receiver: Receiver, kills: int, count: int) -> None:
+    """Kill the worker that tells of jobs again and again; the end of each is told, after what it appended."""
+    rng = random.Random(kills)
+    worker = ("-m", "acms.cli", "worker", "--db", url, "--concurrency", "2", "--kinds", "webhook")
+    async with open_storage(url) as storage:
+        _, secret = await Webhooks(storage).add(receiver.url, private=True)
+        jobs = Jobs(storage, [await new(storage) for _ in range(2)])
+        receiver.answer = slowly(rng)
+        process = python(*worker)
+        try:
+            for number in range(count):
+                await jobs.one(number)
+                if number % (count // kills) == 0:
+                    seen, ends = len(receiver.requests), time.monotonic() + 60
+                    while len(receiver.requests) < seen + 1:
+                        assert time.monotonic() < ends, "nothing is delivered"
+                        await asyncio.sleep(0.005)
+                    process.kill()
+                    finish(process)
+                    process = python(*worker)
+            ends = time.monotonic() + 120
+            while not jobs.all_told(receiver):
+                assert time.monotonic() < ends, "the deliveries do not end"
+                await asyncio.sleep(0.05)
+        finally:
+            process.kill()
+            finish(process)
+        again = jobs.check(receiver)
+        assert receiver.verified(secret)
+        await storage.aclose()
+    print(f"{kills} kills, {count} jobs: the end of each arrived, {again} times something twice")
+
+
+@pytest.mark.usefixtures("_short_leases")
+def test_a_worker_that_is_killed_while_it_tells_of_jobs_tells_the_end_of_each(tmp_path: Path) -> None:
+    with receiving() as receiver:
+        asyncio.run(telling(f"sqlite:///{tmp_path / 'log.db'}", receiver, 1, 6))
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("_short_leases")
+def test_twenty_kills_lose_the_end_of_no_job(url: str) -> None:
+    with receiving() as receiver:
+        asyncio.run(telling(url, receiver, 20, 100))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -60,7 +60,7 @@ ENTRY = Entry(
     id="m_1",
     batch=4,
     total=9,
-    salt=b"salt",
+    salt=None,
     digest=b"\x01",
     chain=b"\x02",
 )
@@ -107,7 +107,6 @@ def test_names_times_and_bytes_are_those_of_the_wire() -> None:
     assert written["tokenCount"] == 3
     assert written["createdAt"] == "2026-11-24T12:00:00Z"
     assert written["chainHash"] == "02"
-    assert written["salt"] == b"salt".hex()
     assert written["toolCallId"] == "c1"
     assert written["toolName"] == "run"
     assert written["episodeId"] == "ep_0123456789abcdef_2"
@@ -126,12 +125,15 @@ def test_what_is_somebody_elses_is_left_as_it_is() -> None:
     assert write(POLICY)["levels"] == {"summaryTokens": "service"}
 
 
-def test_an_entry_that_is_shown_redacted_keeps_its_salt_to_itself() -> None:
-    values = {name: getattr(ENTRY, name) for name in Entry.__dataclass_fields__}
+def test_an_entry_keeps_its_salt_to_itself_also_when_it_is_shown_redacted() -> None:
+    """With the salt and the digest a guess at a text that was erased meanwhile could be confirmed."""
+    salted = replace(ENTRY, salt=b"salt")
+    values = {name: getattr(salted, name) for name in Entry.__dataclass_fields__}
     cleared = Cleared(**values, redaction=Redaction(Privacy.REDACT, (("email", 1),)))
-    written = write(cleared, Entry)
-    assert written["salt"] is None
-    assert written.keys() == write(ENTRY).keys()
+    for written in (write(cleared, Entry), write(salted)):
+        assert written["salt"] is None
+        assert written["digest"] == ENTRY.digest.hex()
+    assert write(cleared, Entry).keys() == write(ENTRY).keys()
 
 
 @pytest.mark.parametrize(

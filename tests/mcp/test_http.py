@@ -211,12 +211,51 @@ async def test_a_key_does_what_its_scopes_allow(service: Guarded, tenant: str) -
             ("forget", {"id": made["id"]}, "context:append"),
             ("forget", {"id": made["id"], "forever": True}, "erase"),
         ):
-            error = failed(await reader.call_tool(tool, arguments), "FORBIDDEN")
-            assert scope in error["message"]
-            assert error["options"] == ["use a key that has it", "ask who runs the service for one"]
+            with pytest.raises(MCPError, match=scope) as denied:
+                await reader.call_tool(tool, arguments)
+            assert denied.value.error.data["code"] == "FORBIDDEN"
+            assert denied.value.error.data["options"] == [
+                "use a key that has it",
+                "ask who runs the service for one",
+            ]
     async with connected(service, tenant, "/mcp/team/one", scopes=[Scope.READ]) as watcher:
-        failed(await watcher.call_tool("recall", {"query": "Ada"}), "FORBIDDEN")
+        with pytest.raises(MCPError, match="memory:read"):
+            await watcher.call_tool("recall", {"query": "Ada"})
+        with pytest.raises(MCPError, match="memory:read"):
+            await watcher.get_prompt("recall", {"question": "Ada"})
         assert len((await watcher.list_resources()).resources) == 1
+
+
+async def test_what_a_scope_is_missing_for_is_answered_403_with_a_challenge_that_names_it(
+    service: Guarded, tenant: str
+) -> None:
+    _, secret = await service.app.keys.create(tenant, scopes=READS)
+    call = {**CALL, "method": "tools/call", "params": {"name": "remember", "arguments": {"text": "x"}}}
+    headers = {**ACCEPT, "authorization": f"Bearer {secret}"}
+    async with httpx2.AsyncClient(verify=False, trust_env=False, headers=headers) as client:
+        reply = await client.post(f"{service.url}/mcp/team/one", json=call)
+        listed = await client.post(f"{service.url}/mcp/team/one", json=CALL)
+    assert reply.status_code == 403
+    assert reply.headers["www-authenticate"] == (
+        'Bearer error="insufficient_scope", scope="context:append", '
+        f'resource_metadata="{service.url}/.well-known/oauth-protected-resource/mcp/team/one"'
+    )
+    assert reply.json()["error"]["data"]["code"] == "FORBIDDEN"
+    assert "context:append" in reply.json()["error"]["message"]
+    assert (listed.status_code, "www-authenticate" in listed.headers) == (200, False)
+
+
+async def test_a_request_counts_once_in_the_rates_however_many_operations_it_asks() -> None:
+    limits = replace(GUARDED.limits, key_rate=0.001, key_burst=3)
+    async with guarded("memory://", replace(GUARDED, limits=limits), embedder=None) as service:
+        mounted(service.app)
+        _, secret = await service.app.keys.create("acme")
+        call = {**CALL, "method": "tools/call", "params": {"name": "remember", "arguments": {"text": "x"}}}
+        headers = {**ACCEPT, "authorization": f"Bearer {secret}"}
+        async with httpx2.AsyncClient(verify=False, trust_env=False, headers=headers) as client:
+            replies = [await client.post(f"{service.url}/mcp/team/one", json=call) for _ in range(4)]
+        assert [one.status_code for one in replies] == [200, 200, 200, 429]
+        assert not any("RATE_LIMITED" in one.text for one in replies[:3])
 
 
 async def test_an_erasure_is_in_the_audit_trail_with_its_key(service: Guarded, tenant: str) -> None:

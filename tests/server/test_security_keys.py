@@ -285,6 +285,9 @@ async def test_every_operation_asks_for_a_key_and_for_its_scope(service: Guarded
         refused = await other.request(one.method, url)
         assert refused.status_code == 403, one.name
         assert one.scope.value in refused.json()["detail"]
+        assert refused.json()["scope"] == one.scope.value
+        challenge = f'Bearer error="insufficient_scope", scope="{one.scope.value}"'
+        assert refused.headers["www-authenticate"] == challenge
         fitting = await service.key("acme", [one.scope])
         assert (await fitting.request(one.method, url)).status_code not in (401, 403), one.name
 

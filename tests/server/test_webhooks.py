@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
+from time import monotonic
 from typing import Any
 
+from acms import ACMS, open_storage
 from acms.server.operation import Scope
 from tests.cli.test_cli import call, run
 from tests.events.receiver import Receiver, receiving
@@ -23,7 +26,7 @@ def test_a_webhook_is_added_listed_and_removed_and_its_secret_is_shown_once(serv
     assert shown["events"] == ["message", "fact"]
     assert service.get("/webhooks")["data"] == [shown]
     every = service.client.post("/webhooks", json={"url": URL}).json()["data"]
-    assert every["events"] == ["message", "fact", "summary", "episode", "retraction"]
+    assert every["events"] == ["message", "fact", "summary", "episode", "retraction", "job"]
     for one in (shown, every):
         assert service.client.delete(f"/webhooks/{one['id']}").status_code == 204
         assert service.client.delete(f"/webhooks/{one['id']}").status_code == 404
@@ -76,6 +79,22 @@ def arrived(receiver: Receiver, count: int) -> list[Any]:
             return [json.loads(body)["data"]["version"] for _, body in receiver.requests]
         threading.Event().wait(0.02)
     raise AssertionError(f"{len(receiver.requests)} of {count} arrived")
+
+
+def test_the_service_delivers_what_another_process_appends_within_a_second_or_two(tmp_path: Any) -> None:
+    db = f"sqlite:///{tmp_path / 'log.db'}"
+
+    async def append() -> None:
+        async with ACMS("user_123", open_storage(db), None) as session:
+            await session.ingest("user", "one")
+
+    with receiving() as receiver:
+        call("webhook", "add", receiver.url, "--private", "--events", "message", "--db", db)
+        with serving(db):
+            began = monotonic()
+            asyncio.run(append())
+            assert arrived(receiver, 1) == [1]
+            assert monotonic() - began < 8, "the look for what was left comes after 15 seconds only"
 
 
 def test_the_service_delivers_what_is_appended_to_it(tmp_path: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from acms import ACMS, open_storage, sync
 from acms.integrations.openai_agents import ACMSSession
 from acms.kv import open_kv
+from acms.runtime.portal import blocked
 from acms.testing import HashEmbedder
 
 WORDS = "harbour lantern violin meadow copper ginger walnut saddle".split()
@@ -112,6 +114,23 @@ def test_blocking_code_and_an_event_loop_share_a_handle(store: Any) -> None:
             assert asyncio.run(talk(session, f"k{number}")) == (number + 1) * (len(WORDS) + 1)
             assert blocking.get_session_stats().messages == (number + 1) * (len(WORDS) + 1)
             asyncio.run(session.close())
+
+
+async def test_an_event_loop_that_waits_for_the_last_user_to_close_is_not_waited_for(tmp_path: Path) -> None:
+    """As code that cannot await closes what it shares with the loop that it is called from."""
+    path = tmp_path / "log.db"
+    store = open_storage(f"sqlite:///{path}")
+    session = ACMS("s", store, None)
+    await talk(session, "k")
+    began = time.monotonic()
+    blocked(session.close())
+    assert time.monotonic() - began < 2
+    assert not path.with_name("log.db-wal").exists(), "the file is closed"
+    for _ in range(3):
+        await asyncio.sleep(0.01)
+    async with ACMS("s", store, None) as again:
+        assert (await again.get_session_stats()).messages == len(WORDS)
+    assert not path.with_name("log.db-wal").exists()
 
 
 def writers() -> set[threading.Thread]:

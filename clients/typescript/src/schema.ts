@@ -1050,7 +1050,7 @@ export interface paths {
         get: operations["listWebhooks"];
         put?: never;
         /**
-         * Tell an address what is appended from now on, in each log of the tenant.
+         * Tell an address what is appended from now on, in each log of the tenant, and how its jobs change.
          * @description It is sent ids, kinds and versions, no text, signed as Standard Webhooks has it with the secret that is shown here,
          *     this once. An address that is not public is never connected to, whatever its name resolves to by then.
          */
@@ -2355,6 +2355,7 @@ export interface components {
             requestId: string;
             required?: number;
             retryable: boolean;
+            scope?: string;
             status: number;
             title: string;
             tried?: string[];
@@ -3161,10 +3162,11 @@ export interface components {
              *       "fact",
              *       "summary",
              *       "episode",
-             *       "retraction"
+             *       "retraction",
+             *       "job"
              *     ]
              */
-            events?: ("message" | "fact" | "summary" | "episode" | "retraction")[];
+            events?: ("message" | "fact" | "summary" | "episode" | "retraction" | "job")[];
             /** Url */
             url: string;
         };

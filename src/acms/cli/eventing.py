@@ -81,13 +81,15 @@ async def add(
     url: Annotated[str, typer.Argument(metavar="URL", help="Where requests are sent.")],
     events: Annotated[
         str | None,
-        typer.Option("--events", metavar="KIND,...", help="Kinds of entries it is told of; default: all."),
+        typer.Option(
+            "--events", metavar="KIND,...", help="Kinds of entries it is told of, job; default: all."
+        ),
     ] = None,
     private: Annotated[
         bool, typer.Option("--private", help="Allow plain HTTP and an address in your own network.")
     ] = False,
 ) -> None:
-    """Tell an address what is appended from now on, and show its secret, this once.
+    """Tell an address what is appended from now on and how jobs change, and show its secret, this once.
 
     It is sent ids, kinds and versions, no text, signed as Standard Webhooks has it, by acms serve or acms worker.
     """

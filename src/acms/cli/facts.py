@@ -27,6 +27,9 @@ from acms.privacy.modes import mode_of
 from acms.privacy.redact_entry import cleared
 
 LIST, HISTORY, WHY, UNDO = "list", "history", "why", "undo"
+InScope = Annotated[
+    str, typer.Option("--scope", metavar="S", help="session, or namespace: its profile of facts.")
+]
 
 
 @command('acms facts history user_123 "orders service" database')
@@ -49,10 +52,7 @@ async def facts(
     fact_type: Annotated[
         str | None, typer.Option("--type", metavar="TYPE", help="Only these: decision, constraint…")
     ] = None,
-    scope: Annotated[
-        str,
-        typer.Option("--scope", metavar="S", help="session, or namespace: its profile of facts."),
-    ] = "session",
+    scope: InScope = "session",
     at: At = None,
     valid_at: Annotated[
         str | None,
@@ -70,14 +70,14 @@ async def facts(
         verb, rest = LIST, words
     if valid_at is not None and verb != LIST:
         raise typer.BadParameter(f"{verb} takes no --valid-at", param_hint="--valid-at")
-    _check(verb, rest, scope=scope, narrowed=bool(subject or attribute or fact_type), at=at)
+    _check(verb, rest, narrowed=bool(subject or attribute or fact_type), at=at)
     about, side = ([*rest[1:], None, None] if verb == HISTORY else [None, None])[:2]
     asked = _Asked(
         session=rest[0],
         subject=about or subject,
         attribute=side or attribute,
         fact_type=fact_type,
-        scope="namespace" if scope == "namespace" else "session",
+        scope=_scoped(scope),
         at=at,
         valid_at=_moment(valid_at),
     )
@@ -100,6 +100,12 @@ def _moment(value: str | None) -> datetime | None:
         raise typer.BadParameter(str(error), param_hint="--valid-at") from error
 
 
+def _scoped(scope: str) -> Scope:
+    if scope not in ("session", "namespace"):
+        raise typer.BadParameter(f"{scope!r} is not session or namespace", param_hint="--scope")
+    return "namespace" if scope == "namespace" else "session"
+
+
 _WORDS = {
     LIST: (1, 1, "one session"),
     HISTORY: (1, 3, "a session, and perhaps a subject and an attribute"),
@@ -108,13 +114,11 @@ _WORDS = {
 }
 
 
-def _check(verb: str, rest: Sequence[str], *, scope: str, narrowed: bool, at: str | None) -> None:
+def _check(verb: str, rest: Sequence[str], *, narrowed: bool, at: str | None) -> None:
     """Refuse words and options that do not belong together."""
     least, most, wanted = _WORDS[verb]
     if not least <= len(rest) <= most:
         raise typer.BadParameter(f"{verb} takes {wanted}", param_hint="WORDS")
-    if scope not in ("session", "namespace"):
-        raise typer.BadParameter(f"{scope!r} is not session or namespace", param_hint="--scope")
     if verb == UNDO and not rest[1].removeprefix("v").isdecimal():
         raise typer.BadParameter(f"{rest[1]!r} is not a version", param_hint="VERSION")
     if verb in (WHY, UNDO) and narrowed:
@@ -333,13 +337,21 @@ async def state(
     many: Annotated[
         bool, typer.Option("--many", help="Beside what is known there, not in its place.")
     ] = False,
+    scope: InScope = "session",
+    expected: Annotated[
+        int | None,
+        typer.Option(
+            "--expected", min=0, metavar="VERSION", help="Only if the newest fact there is this one; 0: none."
+        ),
+    ] = None,
 ) -> None:
     """Write a fact by hand, in place of what was known.
 
     TIME is a date, which begins at midnight UTC, or a time in ISO 8601. The same again changes nothing.
     """
+    known_in = _scoped(scope)
     async with shell.writing(session, works=False) as one:
-        before = {fact.id for fact in await one.facts()}
+        before = {fact.id for fact in await one.facts(scope=known_in)}
         fact = await one.state(
             subject,
             attribute,
@@ -349,6 +361,8 @@ async def state(
             valid_to=valid_to,
             sources=sources or (),
             cardinality="many" if many else "one",
+            scope=known_in,
+            expected=expected,
         )
     new = fact.id not in before
     word = f"v{fact.version}" if new else f"known already, v{fact.version}"
@@ -356,10 +370,13 @@ async def state(
 
 
 @command('acms unstate user_123 "orders service" database')
-async def unstate(shell: Shell, session: Session, subject: Subject, attribute: Attribute) -> None:
+async def unstate(
+    shell: Shell, session: Session, subject: Subject, attribute: Attribute, scope: InScope = "session"
+) -> None:
     """Withdraw what is known about a subject and an attribute."""
+    known_in = _scoped(scope)
     async with shell.writing(session, works=False) as one:
-        gone = await one.unstate(subject, attribute)
+        gone = await one.unstate(subject, attribute, scope=known_in)
 
     def draw() -> None:
         if not gone:

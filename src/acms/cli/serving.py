@@ -21,6 +21,7 @@ from acms.cli.render import clean
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, MissingExtraError
 from acms.observability.logging import JSONFormatter
+from acms.runtime.garbage import collecting
 from acms.storage.files import create_folder
 
 if TYPE_CHECKING:
@@ -215,7 +216,8 @@ async def _serve(
         await made.start()
         try:
             announce(listening.getsockname())
-            await server.serve(sockets=[listening])
+            async with collecting(made.quiet):
+                await server.serve(sockets=[listening])
         finally:
             await made.stop()
 

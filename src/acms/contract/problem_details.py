@@ -11,6 +11,7 @@ from acms.errors import (
     FitError,
     JobFailedError,
     MergeConflictError,
+    PermissionDeniedError,
     ProviderError,
     TokenBudgetExceededError,
     ValidationError,
@@ -188,6 +189,8 @@ def problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
         written["conflicts"] = [write(one) for one in error.conflicts]
     if isinstance(error, JobFailedError):
         written["jobId"] = error.job_id
+    if isinstance(error, PermissionDeniedError) and error.scope:
+        written["scope"] = error.scope
     if isinstance(error, ProviderError):
         written["provider"] = error.provider
     return written
@@ -236,6 +239,8 @@ def raised(written: Mapping[str, Json]) -> ACMSError:
         extra["conflicts"] = tuple(read(MergeConflict, one) for one in _list(written.get("conflicts")))
     if isinstance(error, JobFailedError):
         extra["job_id"] = str(written.get("jobId", ""))
+    if isinstance(error, PermissionDeniedError):
+        extra["scope"] = str(written.get("scope", ""))
     if isinstance(error, ProviderError):
         extra["provider"], extra["retry_after"] = str(written.get("provider", "")), None
     if found is errors.MissingExtraError:

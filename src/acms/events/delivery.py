@@ -3,6 +3,10 @@
 A job stands for one log and one webhook. It sends entry after entry, keeps how far it came after each, and ends in an
 append that the store refuses when the log has grown meanwhile. So nothing is left out: whoever dies anywhere leaves the
 job behind, and the next attempt begins with the first entry of which was not kept that it was taken.
+
+Changes of jobs are told by jobs of their own. A job changes without an append too, so one that tells of others stays
+and looks again until none of them goes on. Each append that changes jobs brings a new one; the newest tells, and the
+others end when they see it, so that the last look comes after the last append.
 """
 
 from __future__ import annotations
@@ -10,19 +14,40 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 
 from acms.config import RetryConfig
 from acms.errors import ACMSError, ConflictError, GoneError, LeaseLostError, ProviderError
+from acms.events.cursor import Cursor
+from acms.events.follow import changed_jobs, unfinished
 from acms.events.signing import signed
-from acms.events.webhooks import Progress, Webhooks
+from acms.events.webhooks import Progress, Webhooks, follows, place_of
 from acms.jobs.worker import Outcome
-from acms.model import Append, Context, Done, Entry, Expect, Failed, Kind, Lease, Retry
+from acms.log.validation import PAGE
+from acms.model import (
+    WEBHOOK,
+    Append,
+    Context,
+    Done,
+    Entry,
+    Expect,
+    Failed,
+    Job,
+    JobQuery,
+    JobState,
+    Json,
+    Kind,
+    Lease,
+    Retry,
+)
+from acms.nouns import instant
 from acms.ports import StorageBackend
 from acms.providers.http import Endpoint
 from acms.results import Webhook
+from acms.storage.outbox import JOB
 
 __all__ = ["Delivery", "ended"]
 
@@ -36,6 +61,10 @@ TURN = timedelta(seconds=1)
 TURNS = 30
 """After which a job looks again whether there is a place: later each time, as many may wait."""
 ENTRIES = 50
+LOOKS = 15
+"""Turns between two looks at jobs that go on, at most."""
+REST = timedelta(minutes=1)
+"""Until the next look at jobs of which none is due before."""
 
 
 class Delivery:
@@ -72,8 +101,9 @@ class Delivery:
             later = self._clock() + timedelta(seconds=rest)
             return Retry(error="the webhook did not answer as it should", not_before=later)
         self._busy[id] += 1
+        deliver = self._follow if follows(lease.job) else self._deliver
         try:
-            return await self._deliver(storage, lease, webhooks, context, *found)
+            return await deliver(storage, lease, webhooks, context, *found)
         finally:
             self._busy[id] -= 1
 
@@ -97,7 +127,7 @@ class Delivery:
                     context.id,
                     after=progress.version,
                     at=head.version,
-                    kinds=[Kind(kind) for kind in webhook.events],
+                    kinds=[Kind(kind) for kind in webhook.events if kind != JOB],
                     limit=ENTRIES,
                 )
                 if not entries:
@@ -106,7 +136,7 @@ class Delivery:
                     continue
                 for entry in entries:
                     try:
-                        await endpoint.notify(*self._message(context, entry, secret))
+                        await endpoint.notify(*self._entry(context, entry, secret))
                     except ProviderError as error:
                         failed = Progress(version=progress.version, failures=progress.failures + 1)
                         await webhooks.keep(webhook.id, context.id, failed)
@@ -114,27 +144,76 @@ class Delivery:
                     progress = Progress(version=entry.version)
                     await webhooks.keep(webhook.id, context.id, progress)
 
-    def _message(self, context: Context, entry: Entry, secret: str) -> tuple[bytes, dict[str, str]]:
+    async def _follow(
+        self,
+        storage: StorageBackend,
+        lease: Lease,
+        webhooks: Webhooks,
+        context: Context,
+        webhook: Webhook,
+        secret: str,
+    ) -> Outcome:
+        """Tell how the jobs of a log changed, after the entries that they appended, until none of them goes on."""
+        place = place_of(lease.job)
+        progress = await webhooks.progress(webhook.id, place)
+        if progress is None:  # kept before anything is sent, as above
+            progress = Progress(version=0, jobs=str(await _start(storage, lease)))
+            await webhooks.keep(webhook.id, place, progress)
+        cursor = Cursor.read(progress.jobs)
+        jobs, highest = await changed_jobs(storage, context.id, cursor)
+        others = await _others(
+            storage, lease
+        )  # after the jobs: what came meanwhile is told by the one it brought
+        if any(follows(one) and int(one.id) > int(lease.job.id) for one in others):
+            return Done(reason="a later one tells it")
+        if any(not follows(one) or one.state is JobState.RUNNING for one in others):
+            return Retry(
+                error="what was asked for before is delivered first", not_before=self._clock() + TURN
+            )
+        async with _endpoint(webhook) as endpoint:
+            for job in jobs:
+                try:
+                    await endpoint.notify(*self._job(context, job, secret))
+                except ProviderError as error:
+                    failed = Progress(version=0, failures=progress.failures + 1, jobs=str(cursor))
+                    await webhooks.keep(webhook.id, place, failed)
+                    return self._failed(webhook.id, failed.failures, error)
+                cursor = cursor.behind(job)
+                progress = Progress(version=0, jobs=str(cursor))
+                await webhooks.keep(webhook.id, place, progress)
+        if cursor.upto(highest) != cursor:
+            await webhooks.keep(webhook.id, place, Progress(version=0, jobs=str(cursor.upto(highest))))
+        return await self._look_again(storage, lease)
+
+    async def _look_again(self, storage: StorageBackend, lease: Lease) -> Outcome:
+        """Return when jobs are looked at again; `Done` when none goes on."""
+        going = [job for job in await unfinished(storage, lease.job.context) if job.kind != WEBHOOK]
+        if not going:
+            return Done()
+        now = self._clock()
+        soon = now + TURN * min(lease.attempt, LOOKS)
+        due = min(job.not_before if job.state is JobState.READY else now for job in going)
+        return Retry(error="it tells of jobs that go on", not_before=max(soon, min(due, now + REST)))
+
+    def _entry(self, context: Context, entry: Entry, secret: str) -> tuple[bytes, dict[str, str]]:
         """Return what is sent for an entry, and its header fields."""
-        content = json.dumps(
-            {
-                "type": f"{entry.kind}.appended",
-                "timestamp": entry.created_at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
-                "data": {
-                    "contextId": context.id,
-                    "sessionId": context.key or context.id,
-                    "namespace": context.namespace,
-                    "id": entry.id,
-                    "kind": entry.kind,
-                    "role": entry.role,
-                    "version": entry.version,
-                    "position": entry.position,
-                },
-            },
-            ensure_ascii=False,
-            separators=(",", ":"),
-        ).encode()
-        return content, signed(secret, entry.id, int(self._clock().timestamp()), content)
+        about = {"role": entry.role, "version": entry.version, "position": entry.position}
+        data = {**_whose(context), "id": entry.id, "kind": entry.kind, **about}
+        return self._message(entry.id, f"{entry.kind}.appended", entry.created_at, data, secret)
+
+    def _job(self, context: Context, job: Job, secret: str) -> tuple[bytes, dict[str, str]]:
+        """Return what is sent for a job as it stands, and its header fields."""
+        data = {**_whose(context), "id": job.id, "kind": job.kind, "state": job.state, "attempt": job.attempt}
+        id = f"{JOB}_{job.id}_{job.attempt}_{job.state}"
+        return self._message(id, f"{JOB}.{job.state}", job.updated_at, data, secret)
+
+    def _message(
+        self, id: str, type: str, when: datetime, data: Mapping[str, Json], secret: str
+    ) -> tuple[bytes, dict[str, str]]:
+        """Return what is sent, and its header fields."""
+        told = {"type": type, "timestamp": instant(when), "data": data}
+        content = json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+        return content, signed(secret, id, int(self._clock().timestamp()), content)
 
     def _failed(self, id: str, failures: int, error: ProviderError) -> Retry | Failed:
         """Return when an attempt that failed is followed by the next one; `Failed` after the last."""
@@ -151,6 +230,42 @@ def _first(lease: Lease) -> int:
     """Return the version behind which delivery begins; all of the log in doubt."""
     after = lease.job.payload.get("after", 0)
     return after if isinstance(after, int) else 0
+
+
+def _whose(context: Context) -> dict[str, Json]:
+    """Return what says which log something happened to."""
+    return {
+        "contextId": context.id,
+        "sessionId": context.key or context.id,
+        "namespace": context.namespace,
+    }
+
+
+async def _others(storage: StorageBackend, lease: Lease) -> list[Job]:
+    """Return the other unfinished jobs that deliver the same log to the same webhook."""
+    own, webhook = lease.job, lease.job.payload["webhook"]
+    found = await unfinished(storage, own.context)
+    return [
+        job for job in found
+        if job.kind == WEBHOOK and job.id != own.id and job.payload.get("webhook") == webhook
+    ]  # fmt: skip
+
+
+async def _start(storage: StorageBackend, lease: Lease) -> Cursor:
+    """Return the cursor behind all that jobs did before the first unfinished job that tells of them was asked for."""
+    context = lease.job.context
+    asked = [lease.job, *[job for job in await _others(storage, lease) if follows(job)]]
+    since = min(job.created_at for job in asked) - TURN  # what one commit wrote may bear two times
+    page = await storage.jobs(JobQuery(context=context, limit=PAGE))
+    known = {job.id: job for job in [*page.items, *await unfinished(storage, context)] if job.kind != WEBHOOK}
+    old = [job for job in known.values() if job.updated_at < since]
+    cursor = Cursor(job=0)
+    for job in old:
+        cursor = cursor.behind(job)
+    for job in known.values():  # an older one that changed meanwhile: no job stands like that
+        if job not in old and int(job.id) < (cursor.job or 0):
+            cursor = cursor.behind(replace(job, state=JobState.RUNNING, attempt=0))
+    return cursor
 
 
 def _endpoint(webhook: Webhook) -> Endpoint:

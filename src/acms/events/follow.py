@@ -18,7 +18,7 @@ from acms.runtime.threads import off_loop
 from acms.session_state import SharedSession
 from acms.storage import handles
 
-__all__ = ["Followed", "session_events", "start"]
+__all__ = ["Followed", "changed_jobs", "session_events", "start", "unfinished"]
 
 ENTRIES = 16
 """Entries that are read at a time: what a reader that is slow keeps in memory."""
@@ -43,6 +43,36 @@ async def start(storage: StorageBackend, context: str, after: str | int) -> Curs
             f"the log ends at version {head.version}, {cursor.version} does not exist yet", field="after"
         )
     return cursor
+
+
+async def changed_jobs(storage: StorageBackend, context: str, cursor: Cursor) -> tuple[list[Job], int]:
+    """Return the jobs that changed since a cursor, oldest first, and the highest number there is.
+
+    Those that deliver webhooks are left out.
+    """
+    highest, after = cursor.job or 0, None
+    found: dict[str, Job] = {}
+    while True:
+        page = await storage.jobs(JobQuery(context=context, after=after, limit=PAGE))
+        found |= {job.id: job for job in page.items}
+        highest = max([highest, *(int(job.id) for job in page.items)])
+        # A reader that was told nothing of jobs yet begins with those that are not finished.
+        if cursor.job is None or page.next_after is None or int(page.next_after) <= cursor.job:
+            break
+        after = page.next_after
+    missing = tuple([str(number) for number in cursor.unfinished if str(number) not in found])
+    if missing:
+        found |= {job.id: job for job in (await storage.jobs(JobQuery(ids=missing))).items}
+    if cursor.job is None:
+        found = {job.id: job for job in await unfinished(storage, context)}
+    changed = [job for job in found.values() if not cursor.knows(job) and job.kind != WEBHOOK]
+    return sorted(changed, key=lambda job: int(job.id)), highest
+
+
+async def unfinished(storage: StorageBackend, context: str) -> list[Job]:
+    """Return the newest jobs of a log that are neither done nor given up."""
+    query = JobQuery(context=context, states=UNFINISHED, limit=PAGE)
+    return list((await storage.jobs(query)).items)
 
 
 class Followed:
@@ -104,7 +134,7 @@ class Followed:
     async def _news(self) -> AsyncGenerator[LogEvent]:
         """Yield what happened since the cursor."""
         # Jobs are looked at first: what a job that is done appended is then there to be told before it.
-        jobs, highest = await self._jobs()
+        jobs, highest = await changed_jobs(self._storage, self._context, self.cursor)
         head = await self._storage.head(self._context)
         while self.cursor.version < head.version and not self._ended():
             found = await self._storage.read(
@@ -123,27 +153,6 @@ class Followed:
             self.cursor = self.cursor.behind(job)
             yield LogEvent(cursor=str(self.cursor), job=job)
         self.cursor = self.cursor.upto(highest)
-
-    async def _jobs(self) -> tuple[list[Job], int]:
-        """Return the jobs that changed since the cursor, oldest first, and the highest number there is."""
-        cursor, highest, after = self.cursor, self.cursor.job or 0, None
-        found: dict[str, Job] = {}
-        while True:
-            page = await self._storage.jobs(JobQuery(context=self._context, after=after, limit=PAGE))
-            found |= {job.id: job for job in page.items}
-            highest = max([highest, *(int(job.id) for job in page.items)])
-            # A reader that was told nothing of jobs yet begins with those that are not finished.
-            if cursor.job is None or page.next_after is None or int(page.next_after) <= cursor.job:
-                break
-            after = page.next_after
-        missing = tuple([str(number) for number in cursor.unfinished if str(number) not in found])
-        if missing:
-            found |= {job.id: job for job in (await self._storage.jobs(JobQuery(ids=missing))).items}
-        if cursor.job is None:
-            query = JobQuery(context=self._context, states=UNFINISHED, limit=PAGE)
-            found = {job.id: job for job in (await self._storage.jobs(query)).items}
-        changed = [job for job in found.values() if not cursor.knows(job) and job.kind != WEBHOOK]
-        return sorted(changed, key=lambda job: int(job.id)), highest
 
 
 async def session_events(

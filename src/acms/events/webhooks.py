@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,14 +24,15 @@ from acms.ports import HasOwnValues, ListingKV, StorageBackend
 from acms.providers.http import Endpoint
 from acms.results import Webhook
 from acms.storage.kv import update_entry
-from acms.storage.outbox import WEBHOOKS
+from acms.storage.outbox import JOB, WEBHOOKS
 
-__all__ = ["Progress", "Webhooks"]
+__all__ = ["KINDS", "Progress", "Webhooks", "follows", "place_of"]
 
 MOST = 16
 """Webhooks of a tenant."""
 URL_CHARS = 2048
-KINDS = tuple(kind.value for kind in Kind)
+KINDS = (*(kind.value for kind in Kind), JOB)
+"""What a webhook can be told of: kinds of entries, and changes of jobs."""
 _ID = 12
 
 
@@ -43,6 +44,8 @@ class Progress:
     version: int
     #: Attempts that failed since one was taken.
     failures: int = 0
+    #: Where it stands among the changes of jobs, as a cursor of events; its place is one of its own.
+    jobs: str = ""
 
 
 class Webhooks:
@@ -72,7 +75,9 @@ class Webhooks:
         """
         kinds = set(events)
         if unknown := sorted(kinds - set(KINDS)):
-            raise ValidationError(f"{unknown[0]!r} is no kind of entry", field="events", options=KINDS)
+            raise ValidationError(
+                f"{unknown[0]!r} is no kind of entry, and not {JOB!r}", field="events", options=KINDS
+            )
         if not kinds:
             raise ValidationError("must name at least one kind", field="events", options=KINDS)
         made = Webhook(
@@ -126,9 +131,10 @@ class Webhooks:
         await self._known(id)
         found: list[Job] = []
         async for job in self._given_up(id):
-            progress = await self.progress(id, job.context)
+            place = place_of(job)
+            progress = await self.progress(id, place)
             if progress is not None:
-                await self.keep(id, job.context, Progress(version=progress.version))
+                await self.keep(id, place, replace(progress, failures=0))
             try:
                 found.append(await requests.retry(self._storage, job.id))
             except ConflictError:  # a later job does its work by now
@@ -148,18 +154,28 @@ class Webhooks:
 
     # ── how far ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def progress(self, id: str, context: str) -> Progress | None:
-        """Return how far a log was delivered; None when its delivery has not begun."""
-        entry = await self._kv.get(_place(id, context))
+    async def progress(self, id: str, place: str) -> Progress | None:
+        """Return how far a log was delivered, or its jobs, see `place_of`; None when that has not begun."""
+        entry = await self._kv.get(_place(id, place))
         return None if entry is None else read(Progress, entry.data, wire=False)
 
-    async def keep(self, id: str, context: str, progress: Progress) -> None:
-        """Store how far a log was delivered."""
-        await self._kv.set(_place(id, context), write(progress, wire=False))
+    async def keep(self, id: str, place: str, progress: Progress) -> None:
+        """Store how far a log was delivered, or its jobs."""
+        await self._kv.set(_place(id, place), write(progress, wire=False))
 
     async def _known(self, id: str) -> None:
         if id not in _rows(await self._kv.get(WEBHOOKS)):
             raise NotFoundError(f"no webhook has the id {id!r}", options=("list the webhooks",))
+
+
+def follows(job: Job) -> bool:
+    """Return whether a job that delivers tells changes of jobs, not entries."""
+    return job.payload.get("follows") == JOB
+
+
+def place_of(job: Job) -> str:
+    """Return what the progress of a job that delivers is kept under: the log, or the jobs of the log."""
+    return f"{job.context}/{JOB}" if follows(job) else job.context
 
 
 def _rows(entry: KVEntry | None) -> dict[str, Any]:
@@ -170,8 +186,8 @@ def _webhook(id: str, row: Mapping[str, Any]) -> Webhook:
     return read(Webhook, {name: value for name, value in row.items() if name != "secret"}, wire=False)
 
 
-def _place(id: str, context: str) -> str:
-    return f"{WEBHOOKS}/{id}/{context}"
+def _place(id: str, place: str) -> str:
+    return f"{WEBHOOKS}/{id}/{place}"
 
 
 def _checked(url: str, private: bool) -> str:

@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -21,7 +21,7 @@ from acms.errors import NotFoundError, PermissionDeniedError, TooLargeError, Val
 from acms.inspector import charts, views
 from acms.inspector.api import API, Refused, path
 from acms.inspector.visitors import Visitors, same_origin
-from acms.runtime.threads import in_thread
+from acms.runtime.threads import breathe, in_thread
 from acms.runtime.version import __version__
 from acms.server import App
 
@@ -181,7 +181,8 @@ class Inspector:
     async def write(self, request: Request, template: str, status: int, values: Shown) -> Response:
         """Write a template with what all of them are given."""
         common = {"writes": self._writes, "keys": self._keys, "tabs": TABS, "path": request.url.path}
-        text = await in_thread(partial(self._templates.get_template(template).render, {**common, **values}))
+        shown = self._templates.get_template(template)
+        text = await in_thread(partial(_written, shown, {**common, **values}))
         return Response(text, status, HEADERS, "text/html; charset=utf-8")
 
     async def _form(self, request: Request) -> dict[str, str]:
@@ -231,8 +232,21 @@ async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def together(*asked: Awaitable[Any]) -> tuple[Any, ...]:
-    """Ask for several things at a time."""
-    return tuple(await asyncio.gather(*asked))
+    """Ask for several things at a time, each from a turn of the event loop of its own on."""
+    began: list[Awaitable[Any]] = []
+    for one in asked:
+        began.append(asyncio.ensure_future(one))
+        await asyncio.sleep(0)
+    return tuple(await asyncio.gather(*began))
+
+
+def _written(template: Template, values: Shown) -> str:
+    """Write a template, and let the event loop in between."""
+    pieces: list[str] = []
+    for piece in template.generate(values):
+        pieces.append(piece)
+        breathe()
+    return "".join(pieces)
 
 
 def place(at: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from acms.errors import ConflictError, LeaseLostError, NotFoundError
 from acms.log.policy import CompactionPolicy
-from acms.model import Failed, Job, JobDraft, JobQuery, JobState, Lease, Retry
+from acms.model import WEBHOOK, Append, Failed, Job, JobDraft, JobQuery, JobState, Lease, Retry
 from acms.ports import StorageBackend, Summarizer
 
 COMPACT = "compact"
@@ -82,7 +82,7 @@ async def retry(storage: StorageBackend, id: str, *, now: datetime | None = None
     if found.state is JobState.DONE:
         raise ConflictError(f"job {id} is done", retryable=False)
     again = Retry(error=found.error or "tried again by hand", not_before=now or datetime.now(UTC))
-    return await storage.settle(_seen(found), again)
+    return await _settled(storage, found, again)
 
 
 async def cancel(storage: StorageBackend, id: str) -> Job:
@@ -92,7 +92,7 @@ async def cancel(storage: StorageBackend, id: str) -> Job:
         return found
     if found.state is JobState.DONE:
         raise ConflictError(f"job {id} is done", retryable=False)
-    return await storage.settle(_seen(found), Failed(error="cancelled by hand", cancelled=True))
+    return await _settled(storage, found, Failed(error="cancelled by hand", cancelled=True))
 
 
 async def withdraw(storage: StorageBackend, found: Job, reason: str) -> bool:
@@ -102,6 +102,14 @@ async def withdraw(storage: StorageBackend, found: Job, reason: str) -> bool:
         return True
     except LeaseLostError:
         return False
+
+
+async def _settled(storage: StorageBackend, found: Job, outcome: Retry | Failed) -> Job:
+    """Settle a job as it was listed; an append of nothing has it told to webhooks that no longer followed it."""
+    settled = await storage.settle(_seen(found), outcome)
+    if settled.kind != WEBHOOK:
+        await storage.append([Append(context=settled.context, drafts=())])
+    return settled
 
 
 def _seen(found: Job) -> Lease:

@@ -13,22 +13,30 @@ from urllib.parse import quote
 import httpx2
 from mcp.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import INVALID_REQUEST
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
-from starlette.types import Receive, Send
+from starlette.types import Message, Receive, Send
 from starlette.types import Scope as Connection
 
 from acms.client import Client
 from acms.contract import problem_details
-from acms.errors import AuthenticationError, MethodError, NotFoundError
+from acms.errors import (
+    ACMSError,
+    AuthenticationError,
+    MethodError,
+    NotFoundError,
+    PermissionDeniedError,
+)
 from acms.log import validation
+from acms.mcp.failures import described
 from acms.mcp.memory import Memory
 from acms.mcp.remote import Remote
 from acms.mcp.server import Context, build
 from acms.server import App
-from acms.server.middleware import EXCHANGE, Exchange, slashes
-from acms.server.operation import Scope
+from acms.server.middleware import ADMITTED, EXCHANGE, Exchange, insufficient, slashes
+from acms.server.operation import Principal, Scope
 
 __all__ = ["mount", "mounted"]
 
@@ -36,6 +44,8 @@ BASE = "/mcp"
 METADATA = "/.well-known/oauth-protected-resource"
 _MEMORY = "acms.memory"
 """Where the scope of a request keeps its `Memory`."""
+_DENIED = "acms.denied"
+"""Where it keeps the error of a key that lacks a scope."""
 _HOST = re.compile(r"[A-Za-z0-9._-]+(?::\d{1,5})?|\[[0-9A-Fa-f:.]+\](?::\d{1,5})?")
 _ADVICE = ("connect to /mcp/SESSION or /mcp/NAMESPACE/SESSION",)
 
@@ -46,7 +56,7 @@ def mounted(app: App) -> App:
     Mount it before what is served below `/`. Every request needs a key where the service does; the session is made by
     the first thing that is remembered.
     """
-    return mount(app, build(_memory_of))
+    return mount(app, build(_memory_of, _failed))
 
 
 def mount(app: App, server: Server[Any]) -> App:
@@ -96,7 +106,8 @@ class _Door:
             await _challenge(error, scope, exchange)(scope, receive, send)
             return
         exchange.who = {"tenant": principal.tenant, "key": principal.key}
-        asked = self._client(scope, exchange.headers.get("authorization") if principal.key else None)
+        authorization = exchange.headers.get("authorization") if principal.key else None
+        asked = self._client(scope, authorization, principal)
         scope[_MEMORY] = Remote(asked, asked.session(session, namespace=namespace))
         # Space around a value is no part of it, and the SDK compares some with the body.
         scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
@@ -104,7 +115,7 @@ class _Door:
             self._server, stateless=True, max_request_body_size=self._app.config.limits.body_bytes
         )
         async with manager.run():
-            await manager.handle_request(scope, receive, send)
+            await manager.handle_request(scope, receive, _refusing(scope, receive, send))
 
     async def describe(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer with the metadata of a protected resource (RFC 9728): it takes a key in a header."""
@@ -119,13 +130,18 @@ class _Door:
         }
         await JSONResponse(body)(scope, receive, send)
 
-    def _client(self, scope: Connection, authorization: str | None) -> Client:
+    def _client(self, scope: Connection, authorization: str | None, principal: Principal) -> Client:
         """Return what asks the operations with a key; it holds no connection that would have to be closed."""
+
+        async def part(inner: Connection, receive: Receive, send: Send) -> None:
+            inner[ADMITTED] = principal  # the rates count one request
+            await self._app(inner, receive, send)
+
         return Client(
             f"http://{_host(scope) or 'localhost'}",  # by which name the service was called is checked again
             api_key=None if authorization is None else authorization.partition(" ")[2].strip(),
             why=False,
-            transport=httpx2.ASGITransport(self._app),
+            transport=httpx2.ASGITransport(part),
         )
 
 
@@ -163,10 +179,56 @@ def _path(scope: Connection) -> str:
 
 def _challenge(error: AuthenticationError, scope: Connection, exchange: Exchange) -> Response:
     """Return 401, which says how to come in and where that is described."""
-    origin = _origin(scope)
-    path = _path(scope)
-    where = f', resource_metadata="{origin}{METADATA}{path}"' if origin and '"' not in path else ""
     exchange.code = error.code
     written = problem_details.problem(error, request_id=exchange.request_id)
-    headers = {"WWW-Authenticate": f'Bearer realm="acms"{where}'}
+    headers = {"WWW-Authenticate": f'Bearer realm="acms"{_described_at(scope)}'}
     return JSONResponse(written, 401, headers, problem_details.MEDIA)
+
+
+def _described_at(scope: Connection) -> str:
+    """Return the part of a challenge that says where the resource is described."""
+    origin, path = _origin(scope), _path(scope)
+    return f', resource_metadata="{origin}{METADATA}{path}"' if origin and '"' not in path else ""
+
+
+def _failed(context: Context, error: ACMSError) -> None:
+    """Note that a request failed because its key lacks a scope."""
+    if isinstance(error, PermissionDeniedError) and error.scope:
+        request: Request | None = context.request
+        assert request is not None
+        request.scope[_DENIED] = error
+
+
+def _refusing(scope: Connection, receive: Receive, send: Send) -> Send:
+    """Return what sends an answer, or 403 in its place when the key lacks a scope for what was asked.
+
+    So a client that can get itself a token with more scopes does, and asks again; others show the error. The answer is
+    held back until its first piece: one that has begun, as it tells of progress, goes on with the error in it.
+    """
+    held: list[Message] = []
+    refused = False
+
+    async def answer(message: Message) -> None:
+        nonlocal refused
+        if message["type"] == "http.response.start":
+            held.append(message)
+            return
+        error: PermissionDeniedError | None = scope.get(_DENIED)
+        if held and error is not None:
+            refused = True
+            await _insufficient(error, scope)(scope, receive, send)
+        elif held:
+            await send(held[0])
+        held.clear()
+        if not refused:
+            await send(message)
+
+    return answer
+
+
+def _insufficient(error: PermissionDeniedError, scope: Connection) -> Response:
+    """Return 403, which names the scope that is missing."""
+    scope[EXCHANGE].code = error.code
+    said = {"code": INVALID_REQUEST, "message": str(error), "data": described(error)}
+    headers = {"WWW-Authenticate": insufficient(error) + _described_at(scope)}
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": said}, 403, headers)

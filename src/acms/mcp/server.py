@@ -44,6 +44,8 @@ __all__ = ["build"]
 T = TypeVar("T")
 Context: TypeAlias = ServerRequestContext[Any, Any]
 Report: TypeAlias = Callable[[float], Awaitable[None]]
+Failed: TypeAlias = Callable[[Context, ACMSError], object]
+"""Is told why a request failed, before it is answered."""
 
 EVERY = 1.0
 """Seconds between two reports that a call goes on."""
@@ -58,25 +60,29 @@ _ENDING: set[asyncio.Future[Any]] = set()
 """Calls that were cancelled and have not ended yet."""
 
 
-def build(memory_of: Callable[[Context], Memory]) -> Server[Any]:
+def _unheard(_: Context, __: ACMSError) -> None:
+    """Leave it at the answer."""
+
+
+def build(memory_of: Callable[[Context], Memory], failed: Failed = _unheard) -> Server[Any]:
     """Return a server whose requests are answered from the memory that each belongs to."""
 
     async def list_tools(_: Context, __: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=[one.tool for one in TOOLS.values()])
 
     async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
-        return await _called(memory_of(context), context, params)
+        return await _called(memory_of(context), context, params, failed)
 
     async def list_resources(context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
         cursor = None if params is None else params.cursor
-        return await _asked(resources.listed(memory_of(context), cursor))
+        return await _asked(resources.listed(memory_of(context), cursor), context, failed)
 
     async def list_templates(_: Context, __: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
         return ListResourceTemplatesResult(resource_templates=resources.TEMPLATES)
 
     async def read_resource(context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
         uri = str(params.uri)
-        found = await _asked(resources.read(memory_of(context), uri), uri=uri)
+        found = await _asked(resources.read(memory_of(context), uri), context, failed, uri=uri)
         text = TextResourceContents(uri=uri, mime_type=resources.JSON, text=_written(found))
         return ReadResourceResult(contents=[text])
 
@@ -84,7 +90,8 @@ def build(memory_of: Callable[[Context], Memory]) -> Server[Any]:
         return ListPromptsResult(prompts=[resources.PROMPT])
 
     async def get_prompt(context: Context, params: GetPromptRequestParams) -> GetPromptResult:
-        return await _asked(resources.prompted(memory_of(context), params.name, params.arguments))
+        work = resources.prompted(memory_of(context), params.name, params.arguments)
+        return await _asked(work, context, failed)
 
     return Server(
         "acms",
@@ -106,7 +113,9 @@ def build(memory_of: Callable[[Context], Memory]) -> Server[Any]:
     )
 
 
-async def _called(memory: Memory, context: Context, params: CallToolRequestParams) -> CallToolResult:
+async def _called(
+    memory: Memory, context: Context, params: CallToolRequestParams, failed: Failed
+) -> CallToolResult:
     """Call a tool; what goes wrong in it is its result, which a model can read."""
     spec = TOOLS.get(params.name)
     if spec is None:
@@ -119,6 +128,7 @@ async def _called(memory: Memory, context: Context, params: CallToolRequestParam
         given = spec.read(params.arguments)
         found = await _attended(_work(spec.handler(memory, given)), report)
     except ACMSError as error:
+        failed(context, error)
         return _failed(error)
     except Exception as error:
         log(logging.ERROR, "mcp_broke", tool=params.name, error=safe_error(error))
@@ -157,11 +167,12 @@ def _ended(task: asyncio.Future[Any]) -> None:
         log(logging.DEBUG, "mcp_cancelled", error=safe_error(error))
 
 
-async def _asked(work: Coroutine[Any, Any, T], **about: Json) -> T:
+async def _asked(work: Coroutine[Any, Any, T], context: Context, failed: Failed, **about: Json) -> T:
     """Answer what is no tool: what goes wrong is an error of the protocol, with what it is about in its data."""
     try:
         return await _attended(work, _silent)
     except ACMSError as error:
+        failed(context, error)
         failure = error
     except Exception as error:
         log(logging.ERROR, "mcp_broke", error=safe_error(error))

@@ -5,10 +5,29 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 R = TypeVar("R")
+
+waiting: list[asyncio.AbstractEventLoop] = []
+"""Event loops that stand still because a function on them waits for the portal: what they are asked is done later."""
+
+
+@contextmanager
+def _waiting_here() -> Generator[None]:
+    """Say inside the block that the event loop of this thread stands still, if it has one."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        yield
+        return
+    waiting.append(loop)
+    try:
+        yield
+    finally:
+        waiting.remove(loop)
 
 
 class _Portal:
@@ -21,12 +40,13 @@ class _Portal:
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine to its end; interrupting the caller cancels it. Whatever the caller's thread does waits."""
-        future = asyncio.run_coroutine_threadsafe(work, self._running())
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        with _waiting_here():
+            future = asyncio.run_coroutine_threadsafe(work, self._running())
+            try:
+                return future.result()
+            except BaseException:
+                future.cancel()
+                raise
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:

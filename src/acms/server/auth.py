@@ -90,19 +90,24 @@ class Gate:
         )
         return (*allowed, *_ALLOWED) if method == "OPTIONS" else allowed
 
-    async def admit(self, operation: Operation, headers: Mapping[str, str], address: str) -> Principal:
+    async def admit(
+        self, operation: Operation, headers: Mapping[str, str], address: str, known: Principal | None = None
+    ) -> Principal:
         """Return who asks; `AuthenticationError`, `PermissionDeniedError` or `RateLimitError` when it may not.
 
-        A valid key or token is never slowed down by what strangers do, not even those of its own address.
+        A valid key or token is never slowed down by what strangers do, not even those of its own address. `known` is
+        who asks for the request of which this one is a part, and is not counted again.
         """
         if operation.scope is None:
             return self._everybody
-        found = await self.known(headers, address)
+        found = known or await self.known(headers, address)
         if operation.scope not in found.scopes:
-            raise PermissionDeniedError(
+            denied = PermissionDeniedError(
                 f"the key lacks the scope {operation.scope.value}",
                 options=("use a key that has it", "ask who runs the service for one"),
             )
+            denied.scope = operation.scope.value
+            raise denied
         if found.namespaces is None:
             return found
         if operation.scope is Scope.ADMIN:

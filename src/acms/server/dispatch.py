@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from acms.errors import MediaTypeError, MethodError, SessionNotFoundError, TooLargeError, ValidationError
 from acms.server import wire
 from acms.server.deadlines import Deadlines, within
-from acms.server.middleware import EXCHANGE, Exchange, slashes
+from acms.server.middleware import ADMITTED, EXCHANGE, Exchange, slashes
 from acms.server.operation import BASE, Call, Operation, Reply
 from acms.server.principal import EVERYWHERE
 from acms.server.service import Service
@@ -96,7 +96,8 @@ class _Resource:
         """Admit who asks, and check what is asked: parameters, media type, size, body."""
         service, headers = self._service, exchange.headers
         client = scope.get("client")
-        principal = await service.gate.admit(operation, headers, client[0] if client else "")
+        address = client[0] if client else ""
+        principal = await service.gate.admit(operation, headers, address, scope.get(ADMITTED))
         exchange.who = {"tenant": principal.tenant, "key": principal.key}
         query = wire.parameters(operation, pairs(scope["query_string"]))
         body: Any = None

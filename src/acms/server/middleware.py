@@ -16,17 +16,26 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acms.contract import problem_details
-from acms.errors import ACMSError, AuthenticationError, MethodError, RateLimitError, ValidationError
+from acms.errors import (
+    ACMSError,
+    AuthenticationError,
+    MethodError,
+    PermissionDeniedError,
+    RateLimitError,
+    ValidationError,
+)
 from acms.observability.logging import correlation_id, log, logger, safe_error
 from acms.observability.tracing import request_span
 from acms.server import wire
 from acms.server.operation import Operation
 from acms.server.service import Service
 
-__all__ = ["EXCHANGE", "Exchange", "RequestMiddleware", "slashes"]
+__all__ = ["ADMITTED", "EXCHANGE", "Exchange", "RequestMiddleware", "insufficient", "slashes"]
 
 EXCHANGE = "acms.exchange"
 """Where the scope of a request keeps its `Exchange`."""
+ADMITTED = "acms.admitted"
+"""Where the scope of a request that is part of another one keeps the `Principal` of that one."""
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _FIELDS: Mapping[bytes, bytes] = {
     b"cache-control": b"no-store",
@@ -137,6 +146,7 @@ class RequestMiddleware:
                     log(logging.INFO, "request", **said, ms=round(1000 * seconds, 3), **exchange.who)
                 correlation_id.reset(correlated)
                 service.open_requests -= 1
+                service.answered = perf_counter()
                 if not service.open_requests:
                     service.idle.set()
 
@@ -159,6 +169,11 @@ class RequestMiddleware:
             await _problem(ACMSError(), exchange)(scope, receive, send)
 
 
+def insufficient(error: PermissionDeniedError) -> str:
+    """Return what an answer says in WWW-Authenticate when a key lacks a scope (RFC 6750, section 3.1)."""
+    return f'Bearer error="insufficient_scope", scope="{error.scope}"'
+
+
 def _problem(error: ACMSError, exchange: Exchange) -> Response:
     """Return a problem of RFC 9457 as the answer; raises the error when an answer has begun."""
     exchange.code = error.code
@@ -174,6 +189,8 @@ def _problem(error: ACMSError, exchange: Exchange) -> Response:
         headers["Retry-After"] = "1"
     if isinstance(error, AuthenticationError):
         headers["WWW-Authenticate"] = error.challenge
+    if isinstance(error, PermissionDeniedError) and error.scope:
+        headers["WWW-Authenticate"] = insufficient(error)
     if isinstance(error, MethodError):
         headers["Allow"] = ", ".join(error.options)
     contract = exchange.operation is not None and exchange.operation.contract

@@ -43,6 +43,7 @@ _PROBLEM: Mapping[str, Json] = {
         "conflicts": {"type": "array", "items": {"$ref": "#/components/schemas/MergeConflict"}},
         "jobId": {"type": "string"},
         "provider": {"type": "string"},
+        "scope": {"type": "string"},
     },
 }
 _HEADERS: Mapping[str, str] = {

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
 
-from acms.errors import ConfigurationError
+from acms.errors import ACMSError, ConfigurationError
 from acms.log.validation import PAGE
 from acms.model import ContextQuery, JobQuery, JobState, Json
 from acms.observability.logging import log
@@ -25,6 +26,10 @@ from acms.server.tenants import OWN, Engine, Stores, working
 
 LOOK_SECONDS = 15.0
 """How often jobs are looked for that nobody in this process asked for."""
+GLANCE_SECONDS = 1.0
+"""How often a store is asked whether anybody committed, after which they are looked for at once."""
+QUIET_SECONDS = 1.0
+"""After the last answer, when nobody asks any more for a while."""
 READY_SECONDS = 2.0
 """How long the store may take to answer before the service counts as unable to serve."""
 
@@ -52,6 +57,8 @@ class Service:
         self.document = document
         #: Requests under way.
         self.open_requests = 0
+        #: When the last one was answered.
+        self.answered = 0.0
         self._looking: asyncio.Task[None] | None = None
         self.idle = asyncio.Event()
         self.idle.set()
@@ -72,11 +79,24 @@ class Service:
             self._looking = asyncio.create_task(self._look(), name="acms-server-jobs")
 
     async def _look(self) -> None:
-        """Look for jobs that others left: of processes that died, or that put something off."""
+        """Look for jobs that others left: of processes that appended, that died, or that put something off."""
+        due = perf_counter() + LOOK_SECONDS
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(min(GLANCE_SECONDS, LOOK_SECONDS))
+            late = perf_counter() >= due
+            if late:
+                due = perf_counter() + LOOK_SECONDS
             for tenant in self.stores.open():
-                tenant.work()
+                with suppress(
+                    ACMSError
+                ):  # whoever asks it for something is told what is wrong with the store
+                    if late or await tenant.changed():
+                        tenant.work()
+
+    def quiet(self) -> bool:
+        """Return whether nobody has asked for anything for a second, beside the streams that go on."""
+        late = perf_counter() - self.answered > QUIET_SECONDS
+        return late and self.open_requests <= self.streams.open()
 
     async def ready(self) -> float:
         """Return how many seconds the store takes to answer; raises what is wrong with it."""

@@ -20,7 +20,7 @@ from acms.errors import ConfigurationError, PermissionDeniedError, SessionNotFou
 from acms.jobs.worker import background
 from acms.log import validation
 from acms.model import Context, ContextQuery, Page
-from acms.ports import Embedder, Handle, KVMemory, Reflector, Reranker, Summarizer
+from acms.ports import Embedder, Handle, HasCommits, KVMemory, Reflector, Reranker, Summarizer
 from acms.providers.tokens import token_counter
 from acms.server.principal import EVERYWHERE, Access, Action
 from acms.session import ACMS
@@ -91,6 +91,7 @@ class Tenant:
         #: Requests under way: a store in use is not closed.
         self.users = 0
         self._works = False
+        self._commits = 0
 
     @property
     def bound(self) -> bool:
@@ -282,6 +283,13 @@ class Tenant:
             for kind, handler in found.items():
                 one.serve(kind, handler)
         one.poke()
+
+    async def changed(self) -> bool:
+        """Return whether anything was committed since this was asked last; False of a store that cannot tell."""
+        if not isinstance(self.handle, HasCommits):
+            return False
+        before, self._commits = self._commits, await self.handle.commits()
+        return self._commits != before
 
     async def close(self) -> None:
         """Close every session and the store."""

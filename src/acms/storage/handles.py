@@ -18,6 +18,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from acms.ports import StorageBackend
+from acms.runtime import portal
 from acms.runtime.loops import PerLoop
 
 STOPPING = 10.0
@@ -140,7 +141,17 @@ async def release(storage: StorageBackend) -> None:
     running = asyncio.get_running_loop()
     for loop, other in state.loops.all() if state.users == 0 else ():
         if loop is not running and loop.is_running():  # what stands still neither ends nor does any harm
+            if loop in portal.waiting:  # for this to end
+                asyncio.run_coroutine_threadsafe(_end(storage, other), loop)
+                continue
             ending = asyncio.run_coroutine_threadsafe(other.stop(), loop)
             await asyncio.wait([asyncio.wrap_future(ending)], timeout=STOPPING)
     if state.users == 0:  # still
+        await storage.aclose()
+
+
+async def _end(storage: StorageBackend, here: Here) -> None:
+    """End what an event loop does in the background of a handle that was closed while the loop stood still."""
+    await here.stop()
+    if shared(storage).users == 0:  # what was handed back has opened it again
         await storage.aclose()

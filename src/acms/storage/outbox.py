@@ -1,8 +1,9 @@
 """The outbox: what is appended asks, in the same commit, for its delivery to the webhooks of the tenant.
 
 The request is a job that rides on the append, one for each webhook and log: whoever appends, in whatever process,
-leaves it behind or appends nothing. Which webhooks there are lies in the tenant's own values and is believed for two
-seconds: a tenant without any pays one read in that time.
+leaves it behind or appends nothing. An append that changes jobs asks for another one, which tells how they go on. Which
+webhooks there are lies in the tenant's own values and is believed for two seconds: a tenant without any pays one read
+in that time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 from hashlib import sha256
 from time import monotonic
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 from acms.errors import ACMSError
 from acms.log.validation import NAME_CHARS
@@ -21,10 +23,12 @@ from acms.ports import KVMemory, StorageBackend
 from acms.runtime.loops import PerLoop
 from acms.storage import handles
 
-__all__ = ["FRESH", "WEBHOOKS", "Outbox", "own_name"]
+__all__ = ["FRESH", "JOB", "WEBHOOKS", "Outbox", "own_name"]
 
 WEBHOOKS = "webhooks"
 """Key of the tenant's own value that has its webhooks by their ids."""
+JOB = "job"
+"""What a webhook is told of beside kinds of entries: changes of jobs."""
 FRESH = 2.0
 """Seconds for which the list of webhooks is believed."""
 KNOWN = 100_000
@@ -49,7 +53,7 @@ class Outbox:
         self._kv = kv
         self._elapsed = elapsed
         self._until = -1.0
-        #: Kinds of entries that each webhook is told of.
+        #: What each webhook is told of.
         self._wanted: Mapping[str, frozenset[str]] | None = None
         self._known: set[tuple[str, str]] = set()
         #: Appends that read the list first: whoever closes the store waits for them.
@@ -106,22 +110,26 @@ class Outbox:
     async def _asking(self, op: Append) -> Append:
         """Return an append with the jobs that deliver it."""
         kinds = {draft.kind.value for draft in op.drafts}
+        own = op.finish is not None and op.finish.job.kind == WEBHOOK
+        # One that appends nothing is made for this: a job was settled that nobody follows any more.
+        changes = not own and bool(op.jobs or op.finish or not op.drafts)
         jobs: list[JobDraft] = []
         for id, wanted in (self._wanted or {}).items():
-            if kinds & wanted:
-                payload = await self._payload(id, op.context)
-                if payload is not None:
-                    jobs.append(
-                        JobDraft(kind=WEBHOOK, dedupe=f"{WEBHOOK}:{id}:{op.context}", payload=payload)
-                    )
+            name = f"{WEBHOOK}:{id}:{op.context}"
+            if kinds & wanted and (payload := await self._payload(id, op.context)):
+                jobs.append(JobDraft(kind=WEBHOOK, dedupe=name, payload=payload))
+            if changes and JOB in wanted and (payload := await self._payload(id, op.context, JOB)):
+                # Never the same as one that is unfinished, which may have looked at the jobs a moment ago.
+                follows = {**payload, "follows": JOB}
+                jobs.append(JobDraft(kind=WEBHOOK, dedupe=f"{name}:{uuid4().hex}", payload=follows))
         return replace(op, jobs=(*op.jobs, *jobs)) if jobs else op
 
-    async def _payload(self, id: str, context: str) -> Mapping[str, Json] | None:
+    async def _payload(self, id: str, context: str, what: str = "") -> Mapping[str, Json] | None:
         """Return what a job is told: where a log stood when its delivery began; None for a log of the service's own.
 
         Only the first job of a log needs it, and only the first one that this process asks for has it.
         """
-        if (id, context) in self._known:
+        if (id + what, context) in self._known:
             return {"webhook": id}
         if ("", context) in self._known:
             return None
@@ -135,5 +143,5 @@ class Outbox:
         if namespace.startswith("@"):
             self._known.add(("", context))
             return None
-        self._known.add((id, context))
+        self._known.add((id + what, context))
         return {"webhook": id, "after": version}

@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: the addresses that are told what is appended to the logs of a tenant."""
+"""Webhooks over HTTP: the addresses that are told what is appended to the logs of a tenant, and what jobs do."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class WebhookBody(Body):
 
     #: Where requests are sent: https, at public addresses.
     url: Annotated[str, Field(max_length=URL_CHARS)]
-    #: Kinds of the entries that it is told of.
+    #: Kinds of the entries that it is told of, and `job` for how jobs change.
     events: Annotated[
-        Sequence[Literal["message", "fact", "summary", "episode", "retraction"]], Field(min_length=1)
+        Sequence[Literal["message", "fact", "summary", "episode", "retraction", "job"]], Field(min_length=1)
     ] = KINDS  # type: ignore[assignment]  # the same words
 
 
@@ -56,7 +56,7 @@ def _webhooks(call: Call[Any, Any]) -> Webhooks:
     example={"url": "https://example.com/acms", "events": ["message", "fact"]},
 )
 async def add_webhook(call: Call[None, WebhookBody]) -> Reply:
-    """Tell an address what is appended from now on, in each log of the tenant.
+    """Tell an address what is appended from now on, in each log of the tenant, and how its jobs change.
 
     It is sent ids, kinds and versions, no text, signed as Standard Webhooks has it with the secret that is shown here,
     this once. An address that is not public is never connected to, whatever its name resolves to by then.

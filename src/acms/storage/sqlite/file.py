@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
@@ -40,6 +40,7 @@ from acms.errors import (
     ValidationError,
 )
 from acms.model import Durability, Migration
+from acms.runtime import portal
 from acms.runtime.loops import PerLoop
 from acms.storage import append_rules
 from acms.storage.files import create
@@ -653,12 +654,9 @@ class SQLiteFile:
         """Remove the empty WAL that read-only connections leave behind: only a writable one may do it safely."""
         wal = self.path.with_name(self.path.name + "-wal")
         if wal.is_file() and self._wal_size() == 0 and os.access(self.path, os.W_OK):
-            with suppress(apsw.Error):
-                connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
-                try:
-                    connection.pragma("user_version")
-                finally:
-                    connection.close()
+            flags = apsw.SQLITE_OPEN_READWRITE
+            with suppress(apsw.Error), closing(apsw.Connection(str(self.path), flags=flags)) as connection:
+                connection.pragma("user_version")
 
     # ── the schema ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -711,7 +709,9 @@ class SQLiteFile:
         here = [(asyncio.get_running_loop(), own)] if own is not None else []
         for loop, port in (*here, *state.ports.clear()):
             ended: Future[None] = Future()
-            if loop.is_running():
+            if loop in portal.waiting:  # for this to end, and uses nothing of it meanwhile
+                port.end(ended)
+            elif loop.is_running():
                 with suppress(RuntimeError):  # it was closed just now
                     loop.call_soon_threadsafe(port.end, ended)
                     await asyncio.wait([asyncio.wrap_future(ended)], timeout=None if port is own else CLOSING)

@@ -296,6 +296,10 @@ class SQLiteStorage:
         """List jobs, newest first."""
         return await self._file.read(lambda reader: self._jobs.page(reader, query))
 
+    async def commits(self) -> int:
+        """Return a number that changes with every commit of another connection than the one that reads here."""
+        return await self._file.read(lambda reader: reader.pragma("data_version"))
+
     # ── the file ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def migrations(self, *, partitions: int | None = None) -> list[Migration]:

@@ -1,0 +1,96 @@
+"""Whole collections of garbage wait until it is quiet, and no longer than they may."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from acms.runtime import garbage
+from acms.runtime.garbage import collecting
+from acms.server import ServerConfig, create_app, service
+
+
+@pytest.fixture
+def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Return how many objects were taken to stay at the end of each whole collection; time goes fast."""
+    monkeypatch.setattr(garbage, "LOOK", 0.005)
+    monkeypatch.setattr(garbage, "PAUSE", 0.005)
+    found: list[int] = []
+
+    def collected(phase: str, info: dict[str, Any]) -> None:
+        if phase == "stop" and info["generation"] == 2:
+            found.append(gc.get_freeze_count())
+
+    gc.callbacks.append(collected)
+    thresholds = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield found
+    gc.set_threshold(*thresholds)
+    gc.callbacks.remove(collected)
+
+
+def litter() -> None:
+    """Make the middle generation be collected as often as a whole collection waits for."""
+    kept: list[list[int]] = []
+    while gc.get_count()[2] < 12:
+        kept.append([])
+
+
+async def test_whole_collections_wait_until_it_is_quiet(whole: list[int]) -> None:
+    quiet = False
+    async with collecting(lambda: quiet):
+        del whole[:]  # the one with which it begins
+        litter()
+        await asyncio.sleep(0.1)
+        assert whole == []
+        assert gc.get_count()[2] >= 12, "the young are collected as ever"
+        stays = gc.get_freeze_count()
+        quiet = True
+        await asyncio.sleep(0.1)
+        assert len(whole) == 1
+        assert whole[0] > 0.9 * stays, "what was there already is not looked at"
+        assert gc.get_freeze_count() > stays
+    assert gc.get_freeze_count() == 0
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+async def test_where_it_is_never_quiet_they_come_after_a_while(
+    whole: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "LONGEST", 0.02)
+    async with collecting(lambda: False):
+        del whole[:]
+        stays = gc.get_freeze_count()
+        litter()
+        await asyncio.sleep(0.15)
+        assert len(whole) == 1
+        assert 0.9 * stays < whole[0] <= stays
+        assert gc.get_freeze_count() <= stays
+
+
+async def test_in_the_long_run_all_is_looked_at_again(
+    whole: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "WHOLE", 0.0)
+    async with collecting(lambda: True):
+        del whole[:]
+        litter()
+        await asyncio.sleep(0.1)
+        assert whole == [0]
+
+
+def test_a_service_is_quiet_when_nobody_was_answered_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = create_app("memory://", ServerConfig(auth="off"), embedder=None)
+    app.answered = perf_counter()
+    assert not app.quiet()
+    monkeypatch.setattr(service, "QUIET_SECONDS", 0.0)
+    assert app.quiet()
+    app.open_requests = 1
+    assert not app.quiet()
+    app.streams.begin("a stream that goes on")
+    assert app.quiet()
