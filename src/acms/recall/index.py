@@ -238,6 +238,11 @@ assert _HEADER.itemsize == HEADER.size
 class Segment:
     """The documents one context owns: versions `base` + 1 and on."""
 
+    #: How often something was erased in its fork tree when it was built: all who share it know it under this.
+    epoch = 0
+    #: What it took in memory when it was used last.
+    counted = 0
+
     def __init__(self, base: int) -> None:
         self.base = base
         self.count = 0
