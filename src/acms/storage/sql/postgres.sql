@@ -42,6 +42,14 @@ WHERE c.tenant_id = %(tenant)s AND (%(namespace)s::text IS NULL OR c.namespace =
   AND @listed
 ORDER BY c.number DESC LIMIT %(limit)s;
 
+-- name: sessions
+SELECT c.context_id, c.namespace, c.key, c.settings, c.parent, c.fork, c.version, c.messages, c.tokens, c.lineage,
+       c.last_version, c.last_nonce, c.counter, c.created_at, c.deleted_at
+FROM acms.contexts c
+WHERE c.tenant_id = %(tenant)s AND (%(namespace)s::text IS NULL OR c.namespace = %(namespace)s)
+  AND @listed
+ORDER BY c.number DESC LIMIT %(limit)s;
+
 -- name: contexts_of_parent
 SELECT @context
 FROM acms.contexts c

@@ -32,6 +32,14 @@ WHERE tenant = :tenant AND (:namespace IS NULL OR namespace = :namespace)
   AND @listed
 ORDER BY ref DESC LIMIT :limit;
 
+-- A page as a list shows it, with where each log stands; through the table as well.
+-- name: sessions
+SELECT id, namespace, key, settings, parent, fork, version, messages, tokens, last_message, counter, created_at, deleted_at
+FROM contexts c NOT INDEXED
+WHERE tenant = :tenant AND (:namespace IS NULL OR namespace = :namespace)
+  AND @listed
+ORDER BY ref DESC LIMIT :limit;
+
 -- One query for each way in, so that each uses its index.
 -- name: contexts_of_parent
 SELECT @context
