@@ -13,6 +13,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -517,7 +518,8 @@ class Segment:
             at = np.minimum(self._terms.searchsorted(numbers), len(self._terms) - 1)
             found += np.where(self._terms[at] == numbers, self._starts[at + 1] - self._starts[at], 0)
         if self._open:
-            found += np.array([len(self._open.get(number, ())) for number in numbers.tolist()], np.int64)
+            opened = map(self._open.get, numbers.tolist(), repeat(()))
+            found += np.fromiter(map(len, opened), np.int64, len(numbers))
         return found
 
     def add_vectors(self, space: str, rows: Iterable[tuple[int, int, bytes]]) -> None:

@@ -20,7 +20,7 @@ from acms.errors import ACMSError, VectorsUnavailableError
 from acms.log.in_force import NONE, Cover, Stale, stale
 from acms.log.read import profile, valid_times_at
 from acms.log.validity import Period
-from acms.model import Derived, Draft, Head, State
+from acms.model import Context, Derived, Draft, Head, State
 from acms.observability.logging import log
 from acms.ports import StorageBackend
 from acms.results import IndexStats
@@ -323,10 +323,14 @@ class Indexes:
         """Return the root of a log, its ancestors with the versions it inherits, and the name of its session."""
         found = self._lineages.get(context)
         if found is None:
-            if len(self._lineages) >= KEPT:
-                self._lineages.clear()
-            known = await self.storage.context(context)
-            found = self._lineages[context] = (known.root, known.lineage, known.key or known.id)
+            found = self.know(await self.storage.context(context))
+        return found
+
+    def know(self, context: Context) -> tuple[str, tuple[tuple[str, int], ...], str]:
+        """Remember what `lineage` returns of a context that was read: it never changes."""
+        if len(self._lineages) >= KEPT:
+            self._lineages.clear()
+        found = self._lineages[context.id] = (context.root, context.lineage, context.key or context.id)
         return found
 
     async def session_of(self, context: str) -> str:

@@ -383,7 +383,7 @@ SELECT count(*) FROM given;
 -- stored meanwhile must not be skipped by a reader who goes on behind the highest number it got.
 -- name: derived
 SELECT version, part, start, "end", data, seq FROM acms.derived
-WHERE tenant_id = %(tenant)s AND context_id = %(context)s AND space = %(space)s AND seq > %(after)s AND seq <= %(upto)s
+WHERE tenant_id = %(tenant)s AND context_id = %(context)s AND space = %(space)s AND seq > %(after)s
   AND version BETWEEN %(first)s AND %(last)s
 ORDER BY seq;
 
