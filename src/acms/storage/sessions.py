@@ -47,7 +47,7 @@ def info(context: Context, head: Head) -> ContextInfo:
         counter=context.counter,
         created_at=context.created_at,
         deleted_at=context.deleted_at,
-        **_said(context.settings),
+        **_about(context.settings),
     )
 
 
@@ -79,13 +79,13 @@ def _read(row: Sequence[Any]) -> ContextInfo:
             counter=counter,
             created_at=moment(created),
             deleted_at=None if deleted is None else moment(deleted),
-            **_said(load_mapping(written)) if written else {},
+            **_about(load_mapping(written)) if written else {},
         )
     except (CorruptRecordError, TypeError, ValueError, OverflowError) as error:
         raise CorruptRecordError(f"context {id} does not read back: {error}") from error
 
 
-def _said(settings: Mapping[str, Json]) -> dict[str, Any]:
+def _about(settings: Mapping[str, Json]) -> dict[str, Any]:
     """Return what settings say a session is called and listed by."""
     return {
         NAME: settings.get(NAME),

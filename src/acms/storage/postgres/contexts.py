@@ -16,7 +16,7 @@ from acms.storage.postgres.database import Database, Lineage, last_message, read
 from acms.storage.postgres.ops import columns
 from acms.storage.postgres.pool import Connection, Row
 from acms.storage.sessions import session_page
-from acms.storage.sql import read_context, read_entry, read_lineage
+from acms.storage.sql import ENDLESS, read_context, read_entry, read_lineage
 
 
 class Contexts:
@@ -126,7 +126,7 @@ class Contexts:
 
     async def _listed(self, name: str, query: ContextQuery) -> list[Row]:
         """Return the rows of a page, and one more where another page follows."""
-        after: int | None = None
+        after = ENDLESS
         if query.after is not None:
             rows = await self._db.one("ref", {"context": query.after})
             if not rows:

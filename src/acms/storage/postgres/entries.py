@@ -19,12 +19,10 @@ from acms.model import Derived, Entry, Kind, Page
 from acms.observability.logging import log
 from acms.storage import append_rules
 from acms.storage.postgres.database import Database
-from acms.storage.sql import VERSION_MASK, read_derived, read_entry
+from acms.storage.sql import ENDLESS, VERSION_MASK, read_derived, read_entry
 
 COVERAGE = 4096
 """Versions looked through at once for those without a derived row."""
-ENDLESS = 1 << 62
-"""Above every version."""
 RIDE_SECONDS = 0.02
 """How long derived rows that nobody waits for are gathered."""
 

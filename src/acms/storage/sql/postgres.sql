@@ -22,7 +22,7 @@ j.id, j.kind, j.dedupe, j.context_id, j.payload, j.state, j.attempt, j.not_befor
 pg_current_xact_id()::text::bigint
 
 -- fragment: listed
-(c.deleted_at IS NULL OR %(deleted)s) AND (%(after)s::bigint IS NULL OR c.number < %(after)s)
+(c.deleted_at IS NULL OR %(deleted)s) AND c.number < %(after)s::bigint
   AND (%(inner)s::text[] IS NULL OR c.key IS NULL OR c.key <> ALL (%(inner)s::text[]))
   AND (%(where)s::jsonb IS NULL OR c.settings::jsonb @> %(where)s::jsonb)
 
@@ -379,8 +379,8 @@ WITH given AS (
 )
 SELECT count(*) FROM given;
 
--- Not above the head that was read before: the owners of a lineage are asked one after the other, and a row that is
--- stored meanwhile must not be skipped by a reader who goes on behind the highest number it got.
+-- Whoever asks leaves out what is above the head that was read before: the owners of a lineage are asked one after the
+-- other, and a row that is stored meanwhile must not be skipped by a reader who goes on behind the highest number it got.
 -- name: derived
 SELECT version, part, start, "end", data, seq FROM acms.derived
 WHERE tenant_id = %(tenant)s AND context_id = %(context)s AND space = %(space)s AND seq > %(after)s

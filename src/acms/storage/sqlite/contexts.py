@@ -17,7 +17,7 @@ from acms.results import SessionPage
 from acms.storage import append_rules
 from acms.storage.append_rules import Read
 from acms.storage.sessions import session_page
-from acms.storage.sql import VERSION_BITS, read_context
+from acms.storage.sql import ENDLESS, VERSION_BITS, read_context
 from acms.storage.sqlite.tables import Row, Tables
 
 
@@ -59,7 +59,7 @@ class Contexts:
 
     def _listed(self, connection: apsw.Connection, name: str, query: ContextQuery) -> Sequence[Row]:
         """Return the rows of a page, and one more where another page follows."""
-        after: int | None = None
+        after = ENDLESS
         if query.after is not None:
             row = self._tables.row(connection, "ref", (self._tables.tenant, query.after))
             if row is None:
