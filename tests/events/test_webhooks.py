@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from acms import ACMS, WorkerConfig, open_storage
-from acms.errors import ConflictError, NotFoundError, StorageUnavailableError, ValidationError
+from acms.errors import ACMSError, ConflictError, NotFoundError, StorageUnavailableError, ValidationError
 from acms.events import delivery, webhooks
 from acms.events.delivery import WAITS, Delivery
 from acms.events.webhooks import KINDS, Webhooks
 from acms.jobs import requests
 from acms.jobs.worker import Worker
+from acms.kv import InMemoryKV
 from acms.model import (
     WEBHOOK,
     Append,
@@ -27,11 +28,13 @@ from acms.model import (
     JobDraft,
     JobQuery,
     JobState,
+    KVEntry,
     Lease,
+    Receipt,
     State,
 )
 from acms.ports import HasOwnValues
-from acms.storage import outbox
+from acms.storage import MemoryStorage, outbox
 from acms.storage.outbox import WEBHOOKS
 from acms.testing.logs import fork, new, noted, put, said, summed_up
 from tests.events.receiver import OK, Receiver, receiving, status
@@ -398,6 +401,33 @@ async def test_a_delivery_of_a_deleted_session_is_cancelled(receiver: Receiver) 
         assert {job.state for job in await jobs(storage)} == {JobState.CANCELLED}
         assert receiver.requests == []
         assert await requests.retry(storage, (await jobs(storage))[0].id)
+
+
+async def test_appends_at_once_read_the_list_of_webhooks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "FRESH", 2.0)
+    read: list[str] = []
+    now = 0.0
+
+    class Values(InMemoryKV):
+        async def get(self, key: str) -> KVEntry | None:
+            read.append(key)
+            await asyncio.sleep(0)
+            return await super().get(key)
+
+    async def append(ops: Sequence[Append]) -> list[Receipt | ACMSError]:
+        assert read, "before anything is written"
+        return []
+
+    async def crowd() -> None:
+        await asyncio.gather(*[box.append([], append) for _ in range(20)])
+
+    box = outbox.Outbox(MemoryStorage(), Values(), elapsed=lambda: now)
+    await crowd()
+    await crowd()
+    assert read == [WEBHOOKS]
+    now = 2.0
+    await crowd()
+    assert read == [WEBHOOKS, WEBHOOKS]
 
 
 # ── changes of jobs ─────────────────────────────────────────────────────────────────────────────────────────────────

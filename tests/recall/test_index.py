@@ -53,6 +53,14 @@ def prefix(segments: Sequence[Segment], version: int) -> Snapshot:
     )
 
 
+def in_pieces(cards: Sequence[bytes | None]) -> Segment:
+    """Build a segment as one with millions of terms is built."""
+    with pytest.MonkeyPatch.context() as patch:
+        for limit, size in (("TOGETHER", 3), ("SLICE", 5), ("VERY_MANY", 20)):
+            patch.setattr(f"acms.recall.index.{limit}", size)
+        return built(cards)
+
+
 def ways(log: Log, version: int, random: Random) -> dict[str, list[Segment]]:
     """Segments that hold at least the entries up to a version, by how they came about."""
     cards, now = packed(log.entries), packed(past(log, version))
@@ -62,6 +70,7 @@ def ways(log: Log, version: int, random: Random) -> dict[str, list[Segment]]:
     both.extend(now[cut:])
     return {
         "bulk": [built(now)],
+        "bulk, as of very many": [in_pieces(now)],
         "appended": [appended(now)],
         "by threes": [appended(now, step=3)],
         "bulk and appended": [both],

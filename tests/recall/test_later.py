@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,10 +17,15 @@ from hypothesis import strategies as st
 from acms import ACMS, ContextItems, Source
 from acms.acs import ACS
 from acms.codecs import AnthropicMessages, OpenAIChat
+from acms.log.in_force import Cover
 from acms.prompt import Prompt
+from acms.recall.corpus import Field
+from acms.recall.index import Segment, Snapshot
+from acms.recall.later import _subjects
 from acms.replay import replay
 from acms.storage import MemoryStorage
 from acms.testing.logs import noted, put
+from acms.text.tokenizer import term
 from tests.support.counters import COUNTERS
 from tests.support.fakes import FakeEmbedder
 from tests.support.sources import request
@@ -396,6 +402,14 @@ async def test_with_vectors_the_earlier_one_is_never_shown_alone_either(one: Dra
             assert items.coverage == 1
             both = together(items, ids)
         assert both
+
+
+def test_numbers_tell_no_subject_and_every_other_term_does() -> None:
+    said = ["0", "7", "42", "2999", "3000", "rollback", "7up", "zzz"]
+    terms = np.array([term(word) for word in said], np.uint32)
+    terms = np.append(terms, [np.uint32(0), np.uint32((1 << 24) - 1)])
+    rare = _subjects(Field(Snapshot([("c", Segment(0), 0)]), Cover(())), terms)
+    assert (rare == 0).tolist() == [True] * 4 + [False] * 6
 
 
 async def test_a_later_statement_that_answers_badly_is_no_more_left_out_than_a_good_one() -> None:

@@ -8,8 +8,11 @@ import pytest
 
 from acms import ACMS, HandleError, NotFoundError, SessionNotFoundError, ValidationError, open_storage
 from acms.kv import InMemoryKV, PostgresKV, RedisKV, SQLiteKV
+from acms.model import ContextQuery
+from acms.ports import HasHeads
 from acms.results import ContextItems
 from acms.storage import CachedStorage, FaultyStorage, SQLiteStorage
+from acms.storage.sessions import composed
 
 
 def texts(items: ContextItems) -> list[str]:
@@ -47,6 +50,27 @@ async def test_a_session_is_found_by_its_labels_its_name_and_its_metadata(url: s
         (found,) = (await storage.sessions(where={"name": "Case A"})).sessions
         assert (found.name, found.labels, dict(found.metadata)) == ("Case A", ("support", "new"), gold)
         assert (found.message_count, found.namespace, found.session_id) == (1, "user:1", "a")
+
+
+async def test_a_page_says_of_each_session_what_its_context_and_its_head_say(url: str) -> None:
+    async with open_storage(url) as storage:
+        await said(storage, "a", name="One", labels=["x", "y"], metadata={"k": [1, None]})
+        async with ACMS("a", storage, None) as parent:
+            await parent.ingest("assistant", "Hello.")
+            for name, at in (("head", None), ("earlier", 1), ("empty", 0)):
+                async with await parent.fork(session_id=name, at=at) as child:
+                    await (await child.fork(session_id=f"{name} again")).close()
+        await said(storage, "gone")
+        async with ACMS("gone", storage, None) as session:
+            await session.delete()
+        assert isinstance(storage, HasHeads)
+        after: str | None = None
+        for size, more in ((4, True), (3, False)):
+            query = ContextQuery(spoken=True, limit=size, after=after)
+            page = await storage.session_page(query)
+            assert page == await composed(storage, query)
+            assert (len(page.sessions), page.next_after is not None) == (size, more)
+            after = page.next_after
 
 
 async def test_what_is_said_of_a_session_is_changed_by_its_next_write(url: str) -> None:

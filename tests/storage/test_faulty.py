@@ -99,6 +99,7 @@ async def test_every_method_of_the_protocol_can_fail():
         "record": lambda: store.record(context.id, "a"),
         "put_record": lambda: store.put_record(context.id, "a", {}, rev=0),
         "heads": lambda: store.heads("default"),
+        "session_page": lambda: store.session_page(ContextQuery()),
         "heads_of": lambda: store.heads_of([context.id]),
     }
     promised = {

@@ -33,6 +33,7 @@ from acms.model import (
     State,
 )
 from acms.storage import SQLiteStorage
+from acms.storage.sql import queries
 from acms.storage.sqlite.file import Answer
 from acms.testing import StorageBackendTests, run_story, sound
 from acms.testing.logs import fork, new, noted, put, said, summed_up
@@ -628,3 +629,17 @@ async def test_the_counters_of_an_earlier_file_become_one_per_tree(earlier):
             assert (await put(store, context, said("on"))).head.derived == 8
     async with SQLiteStorage(earlier, read_only=True) as store:
         assert (await store.head(tree[0].id)).derived == 8
+
+
+async def test_a_list_of_contexts_goes_on_where_its_page_ended(store, tmp_path):
+    """SQLite seeks that place: it does not go through all that came before it for every page."""
+    await new(store, "a")
+    connection = apsw.Connection(str(store.path))
+    connection.create_scalar_function("holds", lambda settings, where: True)
+    values = {"tenant": store.tenant, "namespace": None, "deleted": False, "inner": None, "where": None}
+    for name in ("contexts", "sessions"):
+        query = f"EXPLAIN QUERY PLAN {queries('sqlite')[name]}"
+        plan = [row[3] for row in connection.execute(query, {**values, "after": 7, "limit": 3})]
+        assert plan[0] == "SEARCH c USING INTEGER PRIMARY KEY (rowid<?)"
+        assert not any("TEMP B-TREE" in step for step in plan)
+    connection.close()

@@ -13,21 +13,23 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 from acms.errors import ACMSError, VectorsUnavailableError
 from acms.log.in_force import NONE, Cover, Stale, stale
 from acms.log.read import profile, valid_times_at
 from acms.log.validity import Period
-from acms.model import Derived, Draft, Head, State
+from acms.model import Context, Derived, Draft, Head, State
 from acms.observability.logging import log
 from acms.ports import StorageBackend
-from acms.recall.corpus import Field
-from acms.recall.index import Segment, Snapshot
 from acms.results import IndexStats
 from acms.runtime.threads import Building
 from acms.text import index_record
+
+if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
+    from acms.recall.corpus import Field
+    from acms.recall.index import Segment
 
 ABSENT = 2.0
 """Seconds for which it is believed that a namespace has none."""
@@ -109,14 +111,6 @@ class InForce(NamedTuple):
 NOTHING = InForce(Cover((), searchable=True), NONE)
 
 
-class _Part(Segment):
-    """A segment under one epoch, known to the sights that share it."""
-
-    epoch = 0
-    #: What it took in memory when it was used last.
-    counted = 0
-
-
 @dataclass(slots=True)
 class _Sight:
     """What is known of one log."""
@@ -124,7 +118,7 @@ class _Sight:
     epoch: int
     #: (owner, first version, last version) of what is inherited, oldest first, then its own without an end.
     lineage: tuple[tuple[str, int, int | None], ...]
-    parts: list[_Part]
+    parts: list[Segment]
     #: `Head.derived` up to which rows were read, by space.
     seen: dict[str, int] = field(default_factory=dict)
     #: The last field made of it, and what it was made for.
@@ -138,7 +132,7 @@ class Indexes:
         self.storage = storage
         self.max_bytes = max_bytes
         self._sights: OrderedDict[str, _Sight] = OrderedDict()
-        self._parts: WeakValueDictionary[str, _Part] = WeakValueDictionary()
+        self._parts: WeakValueDictionary[str, Segment] = WeakValueDictionary()
         #: Root, lineage and name of each log.
         self._lineages: dict[str, tuple[str, tuple[tuple[str, int], ...], str]] = {}
         #: One builds, the others wait: by root of the fork tree.
@@ -296,6 +290,9 @@ class Indexes:
         self, context: str, head: Head, version: int, cover: Cover, spaces: Sequence[str]
     ) -> Field:
         """Return the index of a log at a version, caught up with a head row."""
+        from acms.recall.corpus import Field
+        from acms.recall.index import Snapshot
+
         await self.write_records()
         root, inherited, _ = await self.lineage(context)
         lock = self._locks.setdefault(root, Building())
@@ -326,10 +323,14 @@ class Indexes:
         """Return the root of a log, its ancestors with the versions it inherits, and the name of its session."""
         found = self._lineages.get(context)
         if found is None:
-            if len(self._lineages) >= KEPT:
-                self._lineages.clear()
-            known = await self.storage.context(context)
-            found = self._lineages[context] = (known.root, known.lineage, known.key or known.id)
+            found = self.know(await self.storage.context(context))
+        return found
+
+    def know(self, context: Context) -> tuple[str, tuple[tuple[str, int], ...], str]:
+        """Remember what `lineage` returns of a context that was read: it never changes."""
+        if len(self._lineages) >= KEPT:
+            self._lineages.clear()
+        found = self._lineages[context.id] = (context.root, context.lineage, context.key or context.id)
         return found
 
     async def session_of(self, context: str) -> str:
@@ -337,13 +338,15 @@ class Indexes:
         return (await self.lineage(context))[2]
 
     def _sight(self, context: str, inherited: tuple[tuple[str, int], ...], epoch: int, small: bool) -> _Sight:
+        from acms.recall.index import Segment
+
         lineage: list[tuple[str, int, int | None]] = []
-        parts: list[_Part] = []
+        parts: list[Segment] = []
         first = 1
         for owner, last in (*inherited, (context, None)):
             part = self._parts.get(owner)
             if part is None or part.epoch != epoch or part.base != first - 1:
-                part = _Part(first - 1)
+                part = Segment(first - 1)
                 part.epoch = epoch
                 if not small:
                     self._parts[owner] = part
@@ -395,7 +398,7 @@ class Indexes:
 
     async def _extend(self, context: str, sight: _Sight, head: Head, lock: Building) -> bool:
         wanted: list[tuple[str, int, int]] = []
-        parts: list[_Part] = []
+        parts: list[Segment] = []
         for (owner, _, last), part in zip(sight.lineage, sight.parts, strict=True):
             end = min(last or head.version, head.version)
             if part.base + part.count < end:
@@ -502,7 +505,7 @@ class Indexes:
             if self._counted > self.max_bytes:
                 self._sights.popitem(last=False)
 
-    def _count(self, parts: Iterable[_Part]) -> None:
+    def _count(self, parts: Iterable[Segment]) -> None:
         for part in parts:
             size = part.bytes
             self._counted += size - part.counted

@@ -114,12 +114,15 @@ def _states(field: Field, ranking: Ranking, place: int) -> bool:
 
 def _subjects(field: Field, terms: NDArray[np.uint32]) -> Floats:
     """Return what some terms tell of a subject: how rare they are; a number by itself tells nothing."""
-    return np.where(np.isin(terms, _numbers()), np.float32(0), field.rarities(terms))
+    numbers = _numbers()
+    told = numbers[np.minimum(numbers.searchsorted(terms), len(numbers) - 1)] == terms
+    return np.where(told, np.float32(0), field.rarities(terms))
 
 
 @cache
 def _numbers() -> NDArray[np.uint32]:
-    return np.array([term(str(number)) for number in range(NUMBERS)], np.uint32)
+    """Return the terms of numbers, ascending: `np.isin` would put them in order each time."""
+    return np.array(sorted(term(str(number)) for number in range(NUMBERS)), np.uint32)
 
 
 def _cosines(field: Field, ranking: Ranking, document: int, shared: Floats, places: Ints) -> Floats:

@@ -56,6 +56,8 @@ class Outbox:
         #: What each webhook is told of.
         self._wanted: Mapping[str, frozenset[str]] | None = None
         self._known: set[tuple[str, str]] = set()
+        #: Who reads the list: the others wait for him.
+        self._looking: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
         #: Appends that read the list first: whoever closes the store waits for them.
         self._waiting: PerLoop[set[asyncio.Future[None]]] = PerLoop(set)
 
@@ -68,7 +70,9 @@ class Outbox:
         waiting.add(ended)
         try:
             try:
-                await self._look()
+                async with self._looking.here():
+                    if self._elapsed() >= self._until:
+                        await self._look()
             except ACMSError as error:  # nothing was written
                 return [error for _ in ops]
             return await self._append(ops, append)

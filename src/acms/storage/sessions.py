@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from acms.errors import SessionNotFoundError, ValidationError
+from acms.errors import CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log import validation
+from acms.log.encoding import load_mapping, moment
 from acms.model import EMPTY, Context, ContextQuery, Head, Json
 from acms.ports import HasHeads, StorageBackend
 from acms.results import ContextInfo, SessionPage
@@ -33,14 +34,10 @@ def described(
 
 def info(context: Context, head: Head) -> ContextInfo:
     """Return what a session is and where its log stands."""
-    settings = context.settings
     return ContextInfo(
         id=context.id,
         key=context.key,
         namespace=context.namespace,
-        name=settings.get(NAME),
-        labels=tuple(settings.get(LABELS, ())),
-        metadata=settings.get(METADATA, EMPTY),
         parent_id=context.parent,
         fork_version=context.fork,
         message_count=head.messages,
@@ -50,7 +47,51 @@ def info(context: Context, head: Head) -> ContextInfo:
         counter=context.counter,
         created_at=context.created_at,
         deleted_at=context.deleted_at,
+        **_about(context.settings),
     )
+
+
+def session_page(rows: Sequence[Sequence[Any]], limit: int) -> SessionPage:
+    """Build a page from rows of the query `sessions`, of which there is one more where another page follows.
+
+    Their columns: id, namespace, key, settings, parent, fork, version, messages, tokens, last message, counter, when it
+    was made, and when it was deleted.
+    """
+    found = [_read(row) for row in rows[:limit]]
+    return SessionPage(sessions=tuple(found), next_after=found[-1].id if len(rows) > limit else None)
+
+
+def _read(row: Sequence[Any]) -> ContextInfo:
+    id, namespace, key, written, parent, fork, version, messages, tokens, last, counter, created, deleted = (
+        row
+    )
+    try:
+        return ContextInfo(
+            id=id,
+            key=key,
+            namespace=namespace,
+            parent_id=parent,
+            fork_version=fork,
+            message_count=messages,
+            total_tokens=tokens,
+            latest_version=version,
+            last_message_id=last,
+            counter=counter,
+            created_at=moment(created),
+            deleted_at=None if deleted is None else moment(deleted),
+            **_about(load_mapping(written)) if written else {},
+        )
+    except (CorruptRecordError, TypeError, ValueError, OverflowError) as error:
+        raise CorruptRecordError(f"context {id} does not read back: {error}") from error
+
+
+def _about(settings: Mapping[str, Json]) -> dict[str, Any]:
+    """Return what settings say a session is called and listed by."""
+    return {
+        NAME: settings.get(NAME),
+        LABELS: tuple(settings.get(LABELS, ())),
+        METADATA: settings.get(METADATA, EMPTY),
+    }
 
 
 async def sessions(
@@ -75,11 +116,16 @@ async def sessions(
         limit=validation.whole(limit, "limit", least=1, most=validation.PAGE),
     )
     try:
-        page = await self.contexts(query)
+        return await (self.session_page(query) if isinstance(self, HasHeads) else composed(self, query))
     except SessionNotFoundError:
         raise ValidationError(
             "is not where a page of sessions ends", field="after", options=("pass `next_after` of a page",)
         ) from None
+
+
+async def composed(self: StorageBackend, query: ContextQuery) -> SessionPage:
+    """Return a page of contexts with where their logs stand, of a store that reads these one after the other."""
+    page = await self.contexts(query)
     heads = await heads_of(self, [context.id for context in page.items])
     found = [info(context, head) for context, head in zip(page.items, heads, strict=True) if head is not None]
     return SessionPage(sessions=tuple(found), next_after=page.next_after)

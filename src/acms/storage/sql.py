@@ -40,6 +40,8 @@ from acms.model import (
 _NONSENSE = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError)
 """What reading a row that nobody of ours wrote may raise."""
 
+ENDLESS = 1 << 62
+"""Above every number and version in a store."""
 VERSION_BITS = 32
 VERSION_MASK = (1 << VERSION_BITS) - 1
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:  # loaded when something is looked for
+    import numpy as np
 
 PIECE = 64
 """Bytes of a piece; of a longer text no 127 bytes in a row can be there unnoticed."""
@@ -20,7 +22,7 @@ SENTENCE = 16
 """Bytes of the shortest text whose repetition in a value counts: a shorter one may be anybody's."""
 
 _BITS = 22
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+_MIX = 0x9E3779B97F4A7C15
 
 
 class Traces:
@@ -30,6 +32,8 @@ class Traces:
     longest = PIECE
 
     def __init__(self, texts: Iterable[bytes]) -> None:
+        import numpy as np
+
         self._pieces: dict[int, set[bytes]] = {}
         for text in texts:
             for form in forms(text):
@@ -45,10 +49,12 @@ class Traces:
 
     @staticmethod
     def _places(words: np.ndarray) -> np.ndarray:
-        return (words * _MIX) >> np.uint64(64 - _BITS)
+        return (words * words.dtype.type(_MIX)) >> words.dtype.type(64 - _BITS)
 
     def find(self, data: bytes) -> dict[bytes, int]:
         """Return the pieces that are in some bytes, each with the place where it is first."""
+        import numpy as np
+
         found: dict[bytes, int] = {}
         for shift in range(min(LEAST, len(data) - LEAST + 1)):
             words = np.frombuffer(data, "<u8", (len(data) - shift) // LEAST, shift)

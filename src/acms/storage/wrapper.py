@@ -59,7 +59,7 @@ class WrapperStorage:
         if isinstance(inner, HasOwnValues):
             self.own_values = inner.own_values
         if isinstance(inner, HasHeads):
-            self.heads, self.heads_of = inner.heads, inner.heads_of
+            self.heads, self.heads_of, self.session_page = inner.heads, inner.heads_of, inner.session_page
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"
@@ -328,7 +328,7 @@ _UNCOUNTED = ("aclose", "durability", "sessions")
 _METHODS = [name for name in vars(WrapperStorage) if name[0] != "_" and name not in _UNCOUNTED]
 
 
-_MORE = ("record", "put_record", "heads", "heads_of")
+_MORE = ("record", "put_record", "heads", "heads_of", "session_page")
 """Methods that a wrapper has only when the store inside has them."""
 
 

@@ -41,6 +41,8 @@ _ROOMS = {
     "run_story": "story",
     "sound": "logs",
 }
+_SHARED = ("logs", "appends", "forks", "jobs", "erasure", "records", "vectors")
+"""Modules of what the suite of stores inherits."""
 
 
 def __getattr__(name: str) -> Any:
@@ -55,7 +57,5 @@ def __getattr__(name: str) -> Any:
             f"acms.testing.{name} is made of pytest tests, and {missing.name} is not installed",
             options=("pip install pytest anyio hypothesis",),
         ) from missing
-    pytest.register_assert_rewrite(
-        *(f"{__name__}.{one}" for one in (room, "logs", "jobs", "erasure", "vectors"))
-    )
+    pytest.register_assert_rewrite(*(f"{__name__}.{one}" for one in (room, *_SHARED)))
     return getattr(import_module(f"{__name__}.{room}"), name)

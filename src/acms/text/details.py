@@ -8,6 +8,7 @@ length of a text whatever is in it.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -28,6 +29,9 @@ class Detail(NamedTuple):
     start: int
     end: int
 
+
+_Found = tuple[int, int, str]
+"""Start, end and kind of what was found in a text."""
 
 _EXTENSIONS = (
     "bak bat bin c cc cfg class cnf conf config cpp crt cs css csv dat db dll doc docx dylib env exe gif go gz h hpp "
@@ -137,11 +141,23 @@ _CAP, _OPEN, _WRITTEN = "cap", "open", "month"
 
 def details(text: str) -> list[Detail]:
     """Return the details of a text in order of appearance, each once; a quotation may hold others."""
-    found: list[tuple[int, int, str]] = []
+    said = text.split()
+    found, caps, written = _words(text, said)
+    if caps:
+        found += _names(text, caps, said)
+    if written:
+        found += _dates(text)
+    if _QUOTES.search(text):
+        found += _quotes(text)
+    return _each_once(text, found) if found else []
+
+
+def _words(text: str, said: list[str]) -> tuple[list[_Found], list[tuple[int, int]], bool]:
+    """Return what single words say, where capitals stand, and whether a month is named."""
+    found: list[_Found] = []
     caps: list[tuple[int, int]] = []
     written = False
     place = 0
-    said = text.split()
     look = _shape if len(text) <= _MOST else _look  # only so long a word is remembered
     for word, shape in zip(said, map(look, said), strict=True):
         if shape is None:
@@ -156,36 +172,45 @@ def details(text: str) -> list[Detail]:
                 written = True
             elif kind == _OPEN:
                 unit = _UNIT.match(text, end)
-                if unit:
-                    end = unit.end()
                 if unit or last - first > 1:
-                    found.append((start, end, "number"))
+                    found.append((start, unit.end() if unit else end, "number"))
             else:
-                if kind == "date" and (more := _CLOCK.match(text, end) or _ZONE.match(text, end)):
-                    end = more.end()
-                found.append((start, end, kind))
+                found.append((start, _timed(text, end) if kind == "date" else end, kind))
         place += len(word)
-    if caps:
-        found += _names(text, caps, said)
-    if written:
-        for match in _DATE.finditer(text):
-            if match["day"] or match["more"]:
-                end = more.end() if (more := _CLOCK.match(text, match.end())) else match.end()
-                found.append((match.start(), end, "date"))
-    if _QUOTES.search(text):
-        for match in _QUOTED.finditer(text):
-            inside = match[0][1:-1]
-            if match[0][0] in "`「『《" or (" " in inside.strip()) or not inside.isascii():
-                found.append((match.start() + 1, match.end() - 1, "quote"))
-    if not found:
-        return []
+    return found, caps, written
+
+
+def _timed(text: str, end: int) -> int:
+    """Return where a date ends with the time of day or the zone that follows it."""
+    more = _CLOCK.match(text, end) or _ZONE.match(text, end)
+    return more.end() if more else end
+
+
+def _dates(text: str) -> Iterator[_Found]:
+    """Yield dates whose month is written out."""
+    for match in _DATE.finditer(text):
+        if match["day"] or match["more"]:
+            more = _CLOCK.match(text, match.end())
+            yield match.start(), more.end() if more else match.end(), "date"
+
+
+def _quotes(text: str) -> Iterator[_Found]:
+    """Yield quotations."""
+    for match in _QUOTED.finditer(text):
+        inside = match[0][1:-1]
+        if match[0][0] in "`「『《" or (" " in inside.strip()) or not inside.isascii():
+            yield match.start() + 1, match.end() - 1, "quote"
+
+
+def _each_once(text: str, found: list[_Found]) -> list[Detail]:
+    """Return details in order, without those inside of another one, such as the year of a date."""
     if len(found) > 1:
         found.sort(key=lambda one: (one[0], -one[1]))
     kept: dict[str, Detail] = {}
     over = -1
     for start, end, kind in found:
         if kind != "quote":
-            if start < over:  # inside of another one, such as the year of a date
+            if start < over:
                 continue
             over = end
         content = text[start:end]
@@ -202,43 +227,52 @@ def _look(word: str) -> tuple[tuple[str, int, int], ...] | None:
     if core.isalpha() or core.replace("'", "").replace("’", "").replace("-", "").isalpha():
         if core.islower() and "--" not in word.rstrip(_EDGE) and "__" not in word:
             return None
-        first = word.index(core)
-        if core[0].isupper() and (core.isascii() or core.lower() != core.upper()):
-            capital = _capital(word, core, first)
-            if capital is not None:
-                return capital
-        elif core.lower() == core.upper() or (not core.isascii() and not core[0].isascii()):
-            return ()  # a script without capitals
-    found: list[tuple[str, int, int]] = []
+        shape = _lettered(word, core)
+        if shape is not None:
+            return shape
+    return tuple(_formed(word))
+
+
+def _lettered(word: str, core: str) -> tuple[tuple[str, int, int], ...] | None:
+    """Return what a word of letters may be; None for one that only its form tells."""
+    if core[0].isupper() and (core.isascii() or core.lower() != core.upper()):
+        return _capital(word, core, word.index(core))
+    if core.lower() == core.upper() or (not core.isascii() and not core[0].isascii()):
+        return ()  # a script without capitals
+    return None
+
+
+def _formed(word: str) -> Iterator[tuple[str, int, int]]:
+    """Yield what the grammar finds in a word."""
     for match in _GRAMMAR.finditer(word):
-        kind = match.lastgroup or ""
         start, end = match.span()
-        if kind == "sep":
-            kind = "stamp"
+        kind = match.lastgroup
         if kind == "word":
-            named = _named(match[0])
-            if named:
-                found.append((named, start, end))
-            continue
-        while end > start and word[end - 1] in ".,;:!?)]}'*" and kind in ("url", "path", "code"):
-            if word[end - 1] == ")" and "(" in word[start:end]:
-                break
-            end -= 1
-        if kind == "number":
-            number = match[0]
-            if number.isdigit():
-                # A number without a unit tells something from two digits on.
-                if end == len(word):
-                    found.append((_OPEN, start, end))
-                elif len(number) > 1:
-                    found.append(("number", start, end))
-                continue
-            if number[-1].isdigit() and end == len(word):
-                kind = _OPEN
-        elif kind == "stamp":
+            kind = _named(match[0])
+        elif kind == "number":
+            kind = _counted(match[0], ends=end == len(word))
+        elif kind in ("stamp", "sep"):
             kind = "date"
-        found.append((kind, start, end))
-    return tuple(found)
+        elif kind in ("url", "path", "code"):
+            end = _cut(word, start, end)
+        if kind:
+            yield kind, start, end
+
+
+def _cut(word: str, start: int, end: int) -> int:
+    """Return where an address ends without the punctuation of its sentence."""
+    while end > start and word[end - 1] in ".,;:!?)]}'*":
+        if word[end - 1] == ")" and "(" in word[start:end]:
+            break
+        end -= 1
+    return end
+
+
+def _counted(number: str, *, ends: bool) -> str | None:
+    """Return the kind of a number, which is open where a unit may follow; without one it tells from two digits on."""
+    if ends and number[-1].isdigit():
+        return _OPEN
+    return None if len(number) == 1 and number.isdigit() else "number"
 
 
 _shape = lru_cache(maxsize=65_536)(_look)
@@ -290,7 +324,7 @@ def _named(word: str) -> str | None:
     return "code" if inner != inner.lower() and inner != inner.upper() else None
 
 
-def _names(text: str, caps: list[tuple[int, int]], said: list[str]) -> list[tuple[int, int, str]]:
+def _names(text: str, caps: list[tuple[int, int]], said: list[str]) -> list[_Found]:
     """Return names: runs of capitalised words, without a first word that only starts a sentence."""
     runs: list[list[tuple[int, int]]] = []
     for start, end in caps:
@@ -302,7 +336,7 @@ def _names(text: str, caps: list[tuple[int, int]], said: list[str]) -> list[tupl
                 runs[-1].append((start, end))
                 continue
         runs.append([(start, end)])
-    found: list[tuple[int, int, str]] = []
+    found: list[_Found] = []
     for run in runs:
         if _starts(text, run[0][0]):
             first = text[run[0][0] : run[0][1]]

@@ -132,6 +132,8 @@ def stem(word: str, language: str) -> str:
         return stem(month, ENGLISH)
     if word in function_words(language):
         return ""
+    if word.isascii() and word.isdigit():  # no language has an ending for it
+        return word
     if language in (UNKNOWN, ENGLISH):
         language, word = ENGLISH, _FORMS.get(bare, bare)
     # The Python module, whatever else is installed; one stemmer a word, for it keeps the word in hand and recalls in

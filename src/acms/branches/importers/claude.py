@@ -84,15 +84,22 @@ def _turns(message: Mapping[str, Json]) -> Iterator[Turn]:
                 found.append({"role": "tool", "content": "", "parts": [answer], **given})
             case _:
                 pass  # a mark of the page, such as the use of a budget
-    for file in (*mappings(message.get("attachments")), *mappings(message.get("files"))):
-        name = str(file.get("file_name") or file.get("file_uuid") or "")
-        if file.get("extracted_content"):
-            texts.append(f"[{name}]\n{file['extracted_content']}")
-        elif name:
-            parts.append(Media(str(file.get("file_type") or "application/octet-stream"), name))
+    files = list(_files(message))
+    texts += (one for one in files if isinstance(one, str))
+    parts += (one for one in files if isinstance(one, Media))
     say()
     for number, turn in enumerate(found):
         yield {**turn, "key": f"{key}:{number}" if number else key}
+
+
+def _files(message: Mapping[str, Json]) -> Iterator[str | Media]:
+    """Yield what came with a message: the text that was taken from a file, a reference to one without."""
+    for file in (*mappings(message.get("attachments")), *mappings(message.get("files"))):
+        name = str(file.get("file_name") or file.get("file_uuid") or "")
+        if file.get("extracted_content"):
+            yield f"[{name}]\n{file['extracted_content']}"
+        elif name:
+            yield Media(str(file.get("file_type") or "application/octet-stream"), name)
 
 
 def _text(content: Json) -> str:

@@ -48,7 +48,7 @@ from acms.storage import append_rules, handles, records, search
 from acms.storage.append_rules import Read
 from acms.storage.kv_home import InMemoryKV
 from acms.storage.outbox import Outbox
-from acms.storage.sessions import contains, sessions
+from acms.storage.sessions import composed, contains, sessions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -332,6 +332,7 @@ class MemoryStorage:
         return Page(items=shown, next_after=shown[-1].id if len(found) > query.limit else None)
 
     sessions = sessions
+    session_page = composed
 
     @_alone
     async def heads(self, namespace: str) -> list[SessionHead]:

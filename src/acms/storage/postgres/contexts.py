@@ -10,11 +10,13 @@ from acms.log.encoding import context_id, dump, genesis, load_mapping, micros, v
 from acms.log.read import INNER
 from acms.log.validation import name
 from acms.model import Context, ContextDraft, ContextQuery, Entry, Head, Json, Kind, Page, SessionHead, State
+from acms.results import SessionPage
 from acms.storage import append_rules
-from acms.storage.postgres.database import Database, Lineage, read_columns
+from acms.storage.postgres.database import Database, Lineage, last_message, read_columns
 from acms.storage.postgres.ops import columns
-from acms.storage.postgres.pool import Connection
-from acms.storage.sql import read_context, read_entry, read_lineage
+from acms.storage.postgres.pool import Connection, Row
+from acms.storage.sessions import session_page
+from acms.storage.sql import ENDLESS, read_context, read_entry, read_lineage
 
 
 class Contexts:
@@ -112,7 +114,19 @@ class Contexts:
 
     async def contexts(self, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
-        after: int | None = None
+        tree = "contexts" if query.root is None else "contexts_of_root"
+        rows = await self._listed(tree if query.parent is None else "contexts_of_parent", query)
+        found = [read_context(row) for row in rows[: query.limit]]
+        return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
+
+    async def sessions(self, query: ContextQuery) -> SessionPage:
+        """List contexts with where their logs stand, newest first."""
+        rows = await self._listed("sessions", query)
+        return session_page([(*row[:9], _last(row), *row[12:]) for row in rows], query.limit)
+
+    async def _listed(self, name: str, query: ContextQuery) -> list[Row]:
+        """Return the rows of a page, and one more where another page follows."""
+        after = ENDLESS
         if query.after is not None:
             rows = await self._db.one("ref", {"context": query.after})
             if not rows:
@@ -122,12 +136,7 @@ class Contexts:
         values |= {"deleted": query.deleted, "after": after, "limit": query.limit + 1}
         values["inner"] = list(INNER) if query.spoken else None
         values["where"] = dump(dict(query.where)) if query.where else None
-        tree = "contexts" if query.root is None else "contexts_of_root"
-        way = tree if query.parent is None else "contexts_of_parent"
-        found = [read_context(row) for row in await self._db.one(way, values)]
-        more = len(found) > query.limit
-        found = found[: query.limit]
-        return Page(items=tuple(found), next_after=found[-1].id if more else None)
+        return await self._db.one(name, values)
 
     async def heads(self, namespace: str) -> list[SessionHead]:
         """Return where each live context of a namespace stands, oldest first."""
@@ -258,6 +267,12 @@ def _fresh(id: str, context: ContextDraft | Context) -> dict[str, Any]:
         "created_at": micros(context.created_at),
         "chain": genesis(id),
     }
+
+
+def _last(row: Row) -> str | None:
+    """Return the id of the newest message from a row of the query `sessions`."""
+    lineage, version, nonce = row[9:12]
+    return last_message(row[0], read_lineage(lineage), version, nonce)
 
 
 def _row(entry: Entry) -> dict[str, Any]:

@@ -193,7 +193,7 @@ class Database:
     async def rows(self, connection: Connection, query: str, values: Mapping[str, Any]) -> list[Row]:
         """Run one named query inside a transaction."""
         cursor = await self._execute(connection, query, values)
-        return await cursor.fetchall() if cursor.description else []
+        return await _rows(cursor)
 
     async def _exchange(
         self, connection: Connection, named: Sequence[Named]
@@ -202,7 +202,7 @@ class Database:
         async with connection.pipeline():
             told = await connection.execute(PREAMBLE, self._preamble)
             cursors = [await self._execute(connection, query, values) for query, values in named]
-        return told, [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+        return told, [await _rows(cursor) for cursor in cursors]
 
     async def _execute(
         self, connection: Connection, query: str, values: Mapping[str, Any]
@@ -239,22 +239,34 @@ class Database:
 def read_columns(context: str, lineage: Lineage, columns: Row) -> Head:
     """Build a head from its columns: from `version` up to and including `tail`."""
     version, messages, tokens, last_version, last_nonce, rewrites, derived, epoch, chain, tail = columns
-    last: str | None = None
-    if last_version is not None and last_nonce is not None:  # the newest message may be inherited
-        ((owner, _, _),) = append_rules.segments(context, lineage, last_version, last_version)
-        last = entry_id(Kind.MESSAGE, owner, last_version, last_nonce)
     return Head(
         context=context,
         version=version,
         messages=messages,
         tokens=tokens,
-        last_message=last,
+        last_message=last_message(context, lineage, last_version, last_nonce),
         rewrites=rewrites,
         derived=derived,
         epoch=epoch,
         chain=chain,
         tail=dict(load_mapping(tail)),
     )
+
+
+def last_message(context: str, lineage: Lineage, version: int | None, nonce: str | None) -> str | None:
+    """Return the id of the newest message of a log, which may be inherited."""
+    if version is None or nonce is None:
+        return None
+    owner = context
+    if lineage:
+        ((owner, _, _),) = append_rules.segments(context, lineage, version, version)
+    return entry_id(Kind.MESSAGE, owner, version, nonce)
+
+
+async def _rows(cursor: psycopg.AsyncCursor[Any]) -> list[Row]:
+    """Return the rows of an answer; none where the statement has none. `description` would read every column's type."""
+    answer = cursor.pgresult
+    return await cursor.fetchall() if answer is not None and answer.nfields else []
 
 
 async def _met(connection: Connection, told: psycopg.AsyncCursor[Any]) -> Durability:

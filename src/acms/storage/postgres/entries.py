@@ -19,12 +19,10 @@ from acms.model import Derived, Entry, Kind, Page
 from acms.observability.logging import log
 from acms.storage import append_rules
 from acms.storage.postgres.database import Database
-from acms.storage.sql import VERSION_MASK, read_derived, read_entry
+from acms.storage.sql import ENDLESS, VERSION_MASK, read_derived, read_entry
 
 COVERAGE = 4096
 """Versions looked through at once for those without a derived row."""
-ENDLESS = 1 << 62
-"""Above every version."""
 RIDE_SECONDS = 0.02
 """How long derived rows that nobody waits for are gathered."""
 
@@ -189,14 +187,15 @@ class DerivedRows:
 
     async def read(self, context: str, space: str, *, after: int, at: int | None) -> list[Derived]:
         """Return the derived rows of one space by sequence number, whoever of a lineage stored them."""
-        head, lineage, *_ = await self._db.log_state(context)
-        last = head.version if at is None else min(at, head.version)
-        runs = append_rules.segments(context, lineage, 1, last)
-        values = {"space": space, "after": after, "upto": head.derived}
-        found: list[Derived] = []
-        for owner, low, high in runs:
-            rows = await self._db.one("derived", {**values, "context": owner, "first": low, "last": high})
-            found += read_derived(rows, space)
+        lineage = self._db.lineages.get(context)
+        if lineage is None:
+            lineage = (await self._db.log_state(context)).lineage
+        runs = append_rules.segments(context, lineage, 1, ENDLESS if at is None else min(at, ENDLESS))
+        values = {"space": space, "after": after}
+        asked = [("derived", {**values, "context": of, "first": low, "last": high}) for of, low, high in runs]
+        head, *answers = await self._db.ask(("head", {"context": context}), *asked)
+        upto = self._db.read_head(context, head).head.derived
+        found = [row for rows in answers for row in read_derived(rows, space) if row.seq <= upto]
         return found if len(runs) == 1 else sorted(found, key=lambda row: row.seq)
 
     async def missing(

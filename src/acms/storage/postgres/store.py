@@ -36,7 +36,7 @@ from acms.model import (
     SessionHead,
     State,
 )  # fmt: skip
-from acms.results import Rewriting
+from acms.results import Rewriting, SessionPage
 from acms.runtime.loops import PerLoop
 from acms.storage import handles, records
 from acms.storage.kv_home import Clock, utc_now
@@ -184,6 +184,10 @@ class PostgresStorage:
         return await self._contexts.contexts(query)
 
     sessions = sessions
+
+    async def session_page(self, query: ContextQuery) -> SessionPage:
+        """List contexts with where their logs stand, newest first."""
+        return await self._contexts.sessions(query)
 
     async def heads(self, namespace: str) -> list[SessionHead]:
         """Return where each live context of a namespace stands, oldest first."""

@@ -22,7 +22,7 @@ j.id, j.kind, j.dedupe, j.context_id, j.payload, j.state, j.attempt, j.not_befor
 pg_current_xact_id()::text::bigint
 
 -- fragment: listed
-(c.deleted_at IS NULL OR %(deleted)s) AND (%(after)s::bigint IS NULL OR c.number < %(after)s)
+(c.deleted_at IS NULL OR %(deleted)s) AND c.number < %(after)s::bigint
   AND (%(inner)s::text[] IS NULL OR c.key IS NULL OR c.key <> ALL (%(inner)s::text[]))
   AND (%(where)s::jsonb IS NULL OR c.settings::jsonb @> %(where)s::jsonb)
 
@@ -37,6 +37,14 @@ WHERE c.tenant_id = %(tenant)s AND c.namespace = %(namespace)s AND c.key = %(key
 
 -- name: contexts
 SELECT @context
+FROM acms.contexts c
+WHERE c.tenant_id = %(tenant)s AND (%(namespace)s::text IS NULL OR c.namespace = %(namespace)s)
+  AND @listed
+ORDER BY c.number DESC LIMIT %(limit)s;
+
+-- name: sessions
+SELECT c.context_id, c.namespace, c.key, c.settings, c.parent, c.fork, c.version, c.messages, c.tokens, c.lineage,
+       c.last_version, c.last_nonce, c.counter, c.created_at, c.deleted_at
 FROM acms.contexts c
 WHERE c.tenant_id = %(tenant)s AND (%(namespace)s::text IS NULL OR c.namespace = %(namespace)s)
   AND @listed
@@ -371,11 +379,11 @@ WITH given AS (
 )
 SELECT count(*) FROM given;
 
--- Not above the head that was read before: the owners of a lineage are asked one after the other, and a row that is
--- stored meanwhile must not be skipped by a reader who goes on behind the highest number it got.
+-- Whoever asks leaves out what is above the head that was read before: the owners of a lineage are asked one after the
+-- other, and a row that is stored meanwhile must not be skipped by a reader who goes on behind the highest number it got.
 -- name: derived
 SELECT version, part, start, "end", data, seq FROM acms.derived
-WHERE tenant_id = %(tenant)s AND context_id = %(context)s AND space = %(space)s AND seq > %(after)s AND seq <= %(upto)s
+WHERE tenant_id = %(tenant)s AND context_id = %(context)s AND space = %(space)s AND seq > %(after)s
   AND version BETWEEN %(first)s AND %(last)s
 ORDER BY seq;
 

@@ -13,7 +13,7 @@ ref, id, namespace, key, (SELECT r.id FROM contexts r WHERE r.ref = c.root), par
 id, kind, dedupe, context, payload, state, attempt, not_before, lease, error, created_at, updated_at
 
 -- fragment: listed
-(deleted_at IS NULL OR :deleted) AND (:after IS NULL OR ref < :after)
+(deleted_at IS NULL OR :deleted)
   AND (:inner IS NULL OR key IS NULL OR key NOT IN (SELECT value FROM json_each(:inner))) AND (:where IS NULL OR holds(settings, :where))
 
 -- name: context_by_id
@@ -24,12 +24,21 @@ FROM contexts c WHERE tenant = ? AND id = ?;
 SELECT @context
 FROM contexts c WHERE tenant = ? AND namespace = ? AND key = ? AND deleted_at IS NULL;
 
--- Through the table from its end: an index of the tenant would have all its contexts sorted for one page.
+-- Through the table from its end, or from where a page ended: an index of the tenant would have all its contexts sorted
+-- for one page. The condition stands alone, for SQLite seeks by no number that may be missing.
 -- name: contexts
 SELECT @context
 FROM contexts c NOT INDEXED
 WHERE tenant = :tenant AND (:namespace IS NULL OR namespace = :namespace)
-  AND @listed
+  AND ref < :after AND @listed
+ORDER BY ref DESC LIMIT :limit;
+
+-- A page as a list shows it, with where each log stands; through the table as well.
+-- name: sessions
+SELECT id, namespace, key, settings, parent, fork, version, messages, tokens, last_message, counter, created_at, deleted_at
+FROM contexts c NOT INDEXED
+WHERE tenant = :tenant AND (:namespace IS NULL OR namespace = :namespace)
+  AND ref < :after AND @listed
 ORDER BY ref DESC LIMIT :limit;
 
 -- One query for each way in, so that each uses its index.
@@ -38,7 +47,7 @@ SELECT @context
 FROM contexts c
 WHERE tenant = :tenant AND parent = :parent AND (:namespace IS NULL OR namespace = :namespace)
   AND (:root IS NULL OR root = (SELECT ref FROM contexts WHERE tenant = :tenant AND id = :root))
-  AND @listed
+  AND +ref < :after AND @listed
 ORDER BY ref DESC LIMIT :limit;
 
 -- name: contexts_of_root
@@ -46,7 +55,7 @@ SELECT @context
 FROM contexts c
 WHERE root = (SELECT ref FROM contexts WHERE tenant = :tenant AND id = :root) AND tenant = :tenant
   AND (:namespace IS NULL OR namespace = :namespace)
-  AND @listed
+  AND +ref < :after AND @listed
 ORDER BY ref DESC LIMIT :limit;
 
 -- The root of a fork is that of its parent, whose number is :ref; any other context becomes its own root next.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,10 +13,12 @@ from acms.log.encoding import Entropy, context_id, dump, genesis, load_mapping, 
 from acms.log.read import INNER
 from acms.log.validation import name
 from acms.model import Context, ContextDraft, ContextQuery, Head, Json, Kind, Page, SessionHead
+from acms.results import SessionPage
 from acms.storage import append_rules
 from acms.storage.append_rules import Read
-from acms.storage.sql import VERSION_BITS, read_context
-from acms.storage.sqlite.tables import Tables
+from acms.storage.sessions import session_page
+from acms.storage.sql import ENDLESS, VERSION_BITS, read_context
+from acms.storage.sqlite.tables import Row, Tables
 
 
 class Contexts:
@@ -46,7 +48,18 @@ class Contexts:
 
     def page(self, connection: apsw.Connection, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
-        after: int | None = None
+        tree = "contexts" if query.root is None else "contexts_of_root"
+        rows = self._listed(connection, tree if query.parent is None else "contexts_of_parent", query)
+        found = [read_context(row) for row in rows[: query.limit]]
+        return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
+
+    def sessions(self, connection: apsw.Connection, query: ContextQuery) -> SessionPage:
+        """List contexts with where their logs stand, newest first."""
+        return session_page(self._listed(connection, "sessions", query), query.limit)
+
+    def _listed(self, connection: apsw.Connection, name: str, query: ContextQuery) -> Sequence[Row]:
+        """Return the rows of a page, and one more where another page follows."""
+        after = ENDLESS
         if query.after is not None:
             row = self._tables.row(connection, "ref", (self._tables.tenant, query.after))
             if row is None:
@@ -63,11 +76,7 @@ class Contexts:
             "after": after,
             "limit": query.limit + 1,
         }
-        tree = "contexts" if query.root is None else "contexts_of_root"
-        way = tree if query.parent is None else "contexts_of_parent"
-        rows = self._tables.rows(connection, way, values)
-        found = [read_context(row) for row in rows[: query.limit]]
-        return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
+        return self._tables.rows(connection, name, values)
 
     def heads(self, connection: apsw.Connection, namespace: str) -> list[SessionHead]:
         """Return where each live context of a namespace stands, oldest first."""

@@ -38,7 +38,7 @@ from acms.model import (
     SessionHead,
     State,
 )
-from acms.results import Rewriting
+from acms.results import Rewriting, SessionPage
 from acms.storage import append_rules, handles, records
 from acms.storage.append_rules import Read
 from acms.storage.outbox import Outbox, own_name
@@ -128,6 +128,12 @@ class SQLiteStorage:
         )
 
     sessions = sessions
+
+    async def session_page(self, query: ContextQuery) -> SessionPage:
+        """List contexts with where their logs stand, newest first."""
+        return await self._file.read(
+            lambda reader: self._contexts.sessions(reader, query), large=bool(query.where)
+        )
 
     async def heads(self, namespace: str) -> list[SessionHead]:
         """Return where each live context of a namespace stands, oldest first."""
