@@ -235,6 +235,7 @@ class View:
             gathered = await pipeline.gather_newest(
                 shared.storage, context, self._at, shared.frame, budget, shared.stage
             )
+        gathered = await self._labelled(gathered)
         plan = partial(pipeline.plan_window, gathered, budget, shared.counter, shared.frame, roles)
         return shared.show("window", await off_loop(plan, len(gathered.units) * EACH))
 
@@ -318,8 +319,8 @@ class View:
         summaries that nobody asked for only those count then that came no later than version `began`. With a
         budget and a `scale` summaries are those that were there when the epoch of a prompt of that size began. The
         first unit may be beyond what was asked for. Reads little more of the log; tokens are by the session's counter.
+        Its labels say what of it may not be so any more.
         """
-        shared = self._shared
         if budget is not None:
             budget = validation.whole(budget, "budget")
         if messages is not None:
@@ -329,6 +330,21 @@ class View:
         context = await self._find()
         if context is None:
             return self._nothing()
+        return await self._labelled(
+            await self._gathered(context, budget, messages, since, began, scale, slack)
+        )
+
+    async def _gathered(
+        self,
+        context: str,
+        budget: int | None,
+        messages: int | None,
+        since: int | None,
+        began: int | None,
+        scale: int,
+        slack: float,
+    ) -> pipeline.Gathered:
+        shared = self._shared
         if messages is not None:
             return await pipeline.gather_last(shared.storage, context, self._at, messages, shared.stage)
         if budget is not None and scale and slack:
@@ -342,6 +358,13 @@ class View:
         if since is not None:
             return await pipeline.gather_since(shared.storage, context, self._at, since, shared.stage, began)
         return await pipeline.gather_all(shared.storage, context, self._at, shared.stage)
+
+    async def _labelled(self, gathered: pipeline.Gathered) -> pipeline.Gathered:
+        """Return what was read with what of it has to say that it may not be so any more."""
+        last = gathered.units[-1].entries[-1].created_at if gathered.units else None
+        moment = self._shared.clock() if self._at is None else last
+        found = await pipeline.labels(self._shared.reader(), gathered.context, self._at, moment)
+        return replace(gathered, labels=found) if found.times else gathered
 
     async def history(self, *, limit: int = 50, after: int = 0) -> HistoryPage:
         """Return a page of the log, oldest first: entries with a version above `after`."""

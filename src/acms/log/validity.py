@@ -25,6 +25,8 @@ class Period(NamedTuple):
     end: datetime | None = None
     #: What a reader is told of something that may not be so any more, although nobody said when it ended.
     doubt: str = ""
+    #: Versions of the messages that brought the doubt up: who reads one of them knows.
+    news: tuple[int, ...] = ()
 
     def holds(self, moment: datetime) -> bool:
         """Whether a moment lies in it."""
@@ -46,6 +48,11 @@ class Period(NamedTuple):
         start = self.start if self.start is not None and self.start > moment else None
         said = [f"{word} {_day(when)}" for word, when in (("from", start), ("until", self.end)) if when]
         return " ".join(filter(None, (f"[{' '.join(said)}]" if said else "", self.doubt)))
+
+    def warning(self, moment: datetime | None) -> str:
+        """Return what a reader of a message or a summary is told: that it is over, why it is in doubt; else ""."""
+        over = self.end is not None and moment is not None and self.over(moment)
+        return " ".join(filter(None, (f"[until {_day(self.end)}]" if over and self.end else "", self.doubt)))
 
 
 _LABEL = re.compile(
