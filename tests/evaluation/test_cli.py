@@ -138,7 +138,7 @@ def test_a_word_list_of_ones_own_is_used_and_checked(tmp_path: Path) -> None:
     assert "lacks topics" in run("run", "--words", str(words), code=1).stderr
     from importlib.resources import files
 
-    words.write_bytes((files("acms_eval") / "data" / "topics.json").read_bytes())
+    words.write_bytes((files("acms_eval") / "data" / "software.json").read_bytes())
     arguments = ("run", "--scenario", "goal_tracking", "--turns", "40", "--system", "bm25")
     ours, theirs = call(*arguments), call(*arguments, "--words", str(words))
     assert theirs["settings"]["words"] == "words.json"

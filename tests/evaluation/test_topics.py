@@ -18,7 +18,7 @@ Document = dict[str, Any]
 
 
 def shipped() -> Document:
-    return json.loads((files("acms_eval") / "data" / "topics.json").read_text(encoding="utf-8"))
+    return json.loads((files("acms_eval") / "data" / "software.json").read_text(encoding="utf-8"))
 
 
 def saved(folder: Path, document: Any) -> Path:

@@ -71,13 +71,18 @@ class Remembering:
 class Requesting(Remembering):
     """An ACMS session that is judged by whole requests: the history and what is recalled, within the budget."""
 
+    #: What the last request costs.
+    paid: float | None = None
+
     async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
         """Render a prompt; what its messages show of each entry was recalled, and none of it ranks above another."""
         prompt = Prompt(OpenAIChat("gpt-5")).history(self.session)
         try:
             rendered = await prompt.recall(self.session, question).user(question).render(budget=token_budget)
         except FitError:
+            self.paid = None
             return ()
+        self.paid = rendered.cache.paid()
         shown = rendered.entry_texts()
         each = rendered.tokens.upper_bound // max(1, len(shown))
         return [
@@ -118,7 +123,8 @@ async def measure_budgets(
             for found, budget in zip(scores, token_budgets, strict=True):
                 start = time.perf_counter()
                 items = await system.ask(probe.question, budget)
-                found.append(score(probe, items, seconds=time.perf_counter() - start))
+                seconds, paid = time.perf_counter() - start, getattr(system, "paid", None)
+                found.append(score(probe, items, seconds=seconds, paid=paid))
     return tuple(
         Report(
             system=system.name,
@@ -127,6 +133,7 @@ async def measure_budgets(
             token_budget=budget,
             scores=tuple(found),
             tell_seconds=told,
+            words=scenario.words,
         )
         for found, budget in zip(scores, token_budgets, strict=True)
     )
