@@ -36,9 +36,10 @@ _CORRECTED = 100
 class Sizes:
     """How much is measured."""
 
-    #: Conversations of each kind, and of the curve over distances, which has one question a place.
+    #: Conversations of each kind, of the curve over distances, which has one question a place, and of that over noise.
     seeds: int
     distance_seeds: int
+    noise_seeds: int
     #: Messages of a scenario.
     turns: int
     lengths: tuple[int, ...]
@@ -60,7 +61,8 @@ class Sizes:
 
 FULL = Sizes(
     seeds=3,
-    distance_seeds=10,
+    distance_seeds=6,
+    noise_seeds=9,
     turns=200,
     lengths=sweeps.LENGTHS,
     token_budgets=sweeps.TOKEN_BUDGETS,
@@ -78,6 +80,7 @@ FULL = Sizes(
 QUICK = Sizes(
     seeds=1,
     distance_seeds=1,
+    noise_seeds=1,
     turns=100,
     lengths=(50, 100),
     token_budgets=(100, 1000),
@@ -341,7 +344,7 @@ class _Run:
             self._tiers("noise"),
             values=self.sizes.noises,
             distance=self.sizes.noise_distance,
-            seeds=range(self.seed, self.seed + self.sizes.distance_seeds),
+            seeds=range(self.seed, self.seed + self.sizes.noise_seeds),
             phrases=self.phrases,
             progress=self._step,
         )

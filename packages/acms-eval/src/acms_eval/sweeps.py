@@ -52,7 +52,7 @@ CURRENT_PCTS = (0.2, 0.3, 0.4, 0.5, 0.6)
 LENGTHS = (50, 100, 150, 200, 300, 500, 1000)
 NOISES = (0.0, 0.25, 0.5, 0.75, 0.9)
 ROOMY = 8
-"""Times its budget within which a probe is asked again, to tell what was missed for want of room."""
+"""Times its budget within which a probe that was missed is asked again, to tell whether that was for want of room."""
 DENSE = "high_density"
 """Scenario of the sweeps of parameters: twenty facts, so that a parameter has something to decide."""
 
@@ -170,9 +170,9 @@ class _Pool:
     scenarios: list[Scenario] = field(default_factory=list[Scenario])
 
     async def measure(self, one: _Run, system: System) -> None:
-        """Tell a conversation and ask, once within its budget and once with more room."""
+        """Tell a conversation and ask within its budget, and what was missed once more with more room."""
         budget = one.scenario.token_budget if one.token_budget is None else one.token_budget
-        report, roomy = await measure_budgets(one.scenario, system, (budget, ROOMY * budget))
+        report, roomy = await measure_budgets(one.scenario, system, (budget,), roomy=ROOMY * budget)
         self.reports.append(report)
         self.roomy.append(roomy)
         self.scenarios.append(one.scenario)
@@ -264,11 +264,10 @@ async def token_budgets(
         for scenario in scenarios
         for seed in seeds
     ]
-    asked = (*values, ROOMY * max(values))
     pools = {(name, value): _Pool(runs[0]) for name in systems for value in values}
     for done, one in enumerate(runs, 1):
         async with one.opened() as system:
-            *found, roomy = await measure_budgets(one.scenario, system, asked)
+            *found, roomy = await measure_budgets(one.scenario, system, values, roomy=ROOMY * max(values))
         for value, report in zip(values, found, strict=True):
             pool = pools[one.system, value]
             pool.reports.append(report)
