@@ -44,7 +44,7 @@ async def shown(session: ACMS, question: str, budget: int) -> dict[str, list[str
     return {
         "recall": [item.content for item in await session.recall(question, budget=budget)],
         "window": [item.content for item in await session.window(budget)],
-        "reply": [fragment.text for fragment in reply.fragments],
+        "reply": [fragment.text or "" for fragment in reply.fragments or ()],
         **{
             way: [text for one in chat for text in one["content"].split("\n\n")]
             for way, chat in chats.items()
@@ -170,6 +170,7 @@ async def test_a_summary_in_front_says_that_it_is_in_doubt(storage: Storage) -> 
     ) as session:
         await said(session, *CHAIN.values(), *(f"Row {n} of the import was read. " * 30 for n in range(8)))
         done = await session.wait(await session.compact(preserve_recent_count=2))
+        assert done is not None
         await said(session, "Decision: we're switching from Python to Go.")
         for budget in (900, 3000):
             for way, found in (await shown(session, "What is next?", budget)).items():
