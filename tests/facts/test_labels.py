@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -105,6 +106,27 @@ async def test_no_dependant_is_shown_as_certain_where_what_changed_is_not_visibl
             for probe in scenario.probes[:2]:
                 wrong += await taken_for_certain(session, probe.question, budget)
         assert not wrong
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+async def test_every_way_of_asking_says_a_doubt_that_no_message_brought_up(seed: int) -> None:
+    whole = changed_premises(turns=60, seed=seed)
+    end = next(place for place, one in enumerate(whole.said) if one.part == "correction")
+    cut = [pair for pair in whole.proposals if pair[0] < end]
+    scenario = replace(whole, said=whole.said[:end], proposals=tuple(cut))
+    async with told(scenario, "perfect") as session:
+        rested = {id for fact in await session.facts() for id in fact.depends_on}
+        for fact in await session.facts():
+            if fact.id in rested and not fact.depends_on:
+                await session.state(fact.subject, fact.attribute, "something else")
+        assert len([fact for fact in await session.facts() if fact.doubt is not None]) >= 3
+        question = next(probe.question for probe in scenario.probes if probe.topic == "changed")
+        wrong = [
+            text for budget in (90, 400, 6000) for text in await taken_for_certain(session, question, budget)
+        ]
+        assert not wrong
+        ways = await shown(session, question, 6000)
+        assert not [way for way, texts in ways.items() if DOUBT not in "".join(texts)]
 
 
 SAID = (
