@@ -321,6 +321,7 @@ class View:
         first unit may be beyond what was asked for. Reads little more of the log; tokens are by the session's counter.
         Its labels say what of it may not be so any more.
         """
+        shared = self._shared
         if budget is not None:
             budget = validation.whole(budget, "budget")
         if messages is not None:
@@ -330,40 +331,24 @@ class View:
         context = await self._find()
         if context is None:
             return self._nothing()
-        return await self._labelled(
-            await self._gathered(context, budget, messages, since, began, scale, slack)
-        )
-
-    async def _gathered(
-        self,
-        context: str,
-        budget: int | None,
-        messages: int | None,
-        since: int | None,
-        began: int | None,
-        scale: int,
-        slack: float,
-    ) -> pipeline.Gathered:
-        shared = self._shared
+        store, stage, at = shared.storage, shared.stage, self._at
         if messages is not None:
-            return await pipeline.gather_last(shared.storage, context, self._at, messages, shared.stage)
-        if budget is not None and scale and slack:
-            return await gather_epoch(
-                shared.storage, context, self._at, shared.frame, budget, scale, slack, shared.stage
-            )
-        if budget is not None:
-            return await pipeline.gather_newest(
-                shared.storage, context, self._at, shared.frame, budget, shared.stage
-            )
-        if since is not None:
-            return await pipeline.gather_since(shared.storage, context, self._at, since, shared.stage, began)
-        return await pipeline.gather_all(shared.storage, context, self._at, shared.stage)
+            found = await pipeline.gather_last(store, context, at, messages, stage)
+        elif budget is not None and scale and slack:
+            found = await gather_epoch(store, context, at, shared.frame, budget, scale, slack, stage)
+        elif budget is not None:
+            found = await pipeline.gather_newest(store, context, at, shared.frame, budget, stage)
+        elif since is not None:
+            found = await pipeline.gather_since(store, context, at, since, stage, began)
+        else:
+            found = await pipeline.gather_all(store, context, at, stage)
+        return await self._labelled(found)
 
     async def _labelled(self, gathered: pipeline.Gathered) -> pipeline.Gathered:
         """Return what was read with what of it has to say that it may not be so any more."""
-        last = gathered.units[-1].entries[-1].created_at if gathered.units else None
-        moment = self._shared.clock() if self._at is None else last
-        found = await pipeline.labels(self._shared.reader(), gathered.context, self._at, moment)
+        shared, at = self._shared, self._at
+        moment = shared.clock() if at is None else gathered.newest
+        found = await pipeline.labels(shared.storage, shared.reader, gathered.context, at, moment)
         return replace(gathered, labels=found) if found.times else gathered
 
     async def history(self, *, limit: int = 50, after: int = 0) -> HistoryPage:

@@ -123,7 +123,8 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
             offered = await off_loop(partial(offer, found.field, found.ranking, terms, reader.frame), size)
             learned = facts(known.known, terms, reader.frame, {context: offered})
             past = found, together([learned, offered])
-        told = await labels(reader, context, gathered.version, asked.moment)
+        moment = asked.moment or gathered.newest
+        told = await labels(reader.storage, lambda: reader, context, gathered.version, moment)
         material = Material(gathered, lead, rest, past, known.known, told.by_id(rest, lead))
         try:
             return await fetched(

@@ -87,13 +87,27 @@ class Gathered:
     #: What of it has to say that it may not be so any more.
     labels: Labels = UNLABELLED
 
+    @property
+    def newest(self) -> datetime | None:
+        """When the newest of it was said."""
+        return self.units[-1].entries[-1].created_at if self.units else None
 
-async def labels(reader: Reader, context: str, at: int | None, moment: datetime | None) -> Labels:
-    """Return what the messages and summaries of a log have to say at a version and a moment."""
-    head = await reader.storage.head(context)
-    if head.version == head.messages:  # there are no facts
+
+async def labels(
+    storage: StorageBackend,
+    reader: Callable[[], Reader],
+    context: str,
+    at: int | None,
+    moment: datetime | None,
+) -> Labels:
+    """Return what the messages and summaries of a log have to say at a version and a moment.
+
+    The reader is not made where there are no facts: its indexes take long to load.
+    """
+    head = await storage.head(context)
+    if head.version == head.messages:
         return UNLABELLED
-    return Labels(await reader.indexes.valid_times(context, head, version_of(head, at)), moment)
+    return Labels(await reader().indexes.valid_times(context, head, version_of(head, at)), moment)
 
 
 async def gather_all(storage: StorageBackend, context: str, at: int | None, stage: Stage = OPEN) -> Gathered:
