@@ -130,6 +130,8 @@ async def deliverables(
             **(settings or {}),
             "words": ", ".join(dict.fromkeys(report.words for report in suite.reports)),
             "seeds": f"{seed} to {seed + sizes.seeds - 1}",
+            "seeds over distances": f"{seed} to {seed + sizes.distance_seeds - 1}",
+            "seeds over noise": f"{seed} to {seed + sizes.noise_seeds - 1}",
             "messages of a scenario": str(sizes.turns),
         },
         sections=(
