@@ -226,3 +226,23 @@ async def test_what_is_over_says_so_in_the_message_that_said_it(storage: Storage
         text = "The desk in the corner is mine this week. [until 2026-03-09]"
         for way, found in (await shown(session, "Whose desk is in the corner?", 500)).items():
             assert any(text in one for one in found), way
+
+
+async def test_what_another_session_said_carries_its_label(storage: Storage) -> None:
+    async with (
+        ACMS("here", storage, None, config=config(), namespace="user:1") as here,
+        ACMS("there", storage, None, config=config(), namespace="user:1") as there,
+    ):
+        await here.ingest("user", "Good morning.")
+        ids = [await there.ingest(role, text) for role, text in SAID]
+        python = await there.state("backend", "language", "Python", sources=ids[:1])
+        await there.state("backend", "mapper", "SQLAlchemy, because of Python", sources=ids[2:3])
+        stated = await there.state("backend", "language", "Go")
+        label = f"[in doubt: rests on v{python.version}, which v{stated.version} replaced]"
+        items = await here.recall("Which mapper, SQLAlchemy?", scope="namespace", budget=2000)
+        (shown_,) = [item.content for item in items if item.id == ids[2]]
+        assert shown_ == f"{SAID[2][1]} {label}"
+        child = await there.fork(session_id="child")
+        items = await child.recall("Which mapper, SQLAlchemy?", scope="namespace", budget=2000)
+        assert f"{SAID[2][1]} {label}" in [item.content for item in items]
+        assert label in (await child.window(2000)).text()
