@@ -20,10 +20,9 @@ from acms.contract.schema import Candidate, Layer, Lod, Purpose, RenderRequest, 
 from acms.errors import SessionNotFoundError
 from acms.log import validation
 from acms.log.in_force import preview
-from acms.log.labels import Labels, labelled
 from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE, in_force, valid_times_at
-from acms.log.validity import label_of
+from acms.log.validity import Labels, label_of, labelled
 from acms.model import Entry, Kind, Privacy, Role, Search, State
 from acms.model import Source as Origin
 from acms.privacy.detect import effective, redact
@@ -334,7 +333,7 @@ class Memory:
             )
         clean = redact(content, mode).text if content == row.content else excerpt(content, row.content, mode)
         if clean is None:
-            clean = redact(row.content, mode).text + _told(content, row)
+            clean = redact(row.content, mode).text + _label_in(content, row)
         text = redact(lead, mode).text + clean
         return Candidate(
             id=row.id,
@@ -369,10 +368,10 @@ def _as_stored(item: ContextItem, row: Entry) -> ContextItem:
     """Return an item that its session has redacted with what was stored: a reply has a stage of its own."""
     if item.redaction is None:
         return item
-    return replace(item, content=row.content + _told(item.content, row))
+    return replace(item, content=row.content + _label_in(item.content, row))
 
 
-def _told(content: str, row: Entry) -> str:
+def _label_in(content: str, row: Entry) -> str:
     """Return what is told of an entry beside its own text, with the space before it."""
     label = label_of(content)
     return "" if row.content.endswith(label) else label

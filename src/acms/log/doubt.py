@@ -178,35 +178,35 @@ def _stands(fact: Fact, premise: Fact, heir: Fact | None, said: Mapping[str, _St
     return bool(taken) and taken <= set(_folded(value).split())
 
 
-class Told(NamedTuple):
+class Doubted(NamedTuple):
     """What a reader is told of something in doubt, and the versions of the messages that brought the doubt up."""
 
     label: str
     news: tuple[int, ...] = ()
 
 
-def labels(facts: Sequence[Fact], summaries: Iterable[Entry], owners: Collection[str]) -> dict[int, Told]:
+def labels(facts: Sequence[Fact], summaries: Iterable[Entry], owners: Collection[str]) -> dict[int, Doubted]:
     """Return what a reader has to be told of facts, messages and summaries of a log that are in doubt, by version.
 
     Of messages those that alone said such a fact; of summaries those that stand for what said it, or for what said the
     premise, but not for what brought the doubt up, and repeat its names. `owners` are the contexts whose entries the
     log reads.
     """
-    found: dict[int, Told] = {}
-    spots: list[tuple[int, frozenset[str], Told]] = []
+    found: dict[int, Doubted] = {}
+    spots: list[tuple[int, frozenset[str], Doubted]] = []
     news = {fact.id: places(fact.retired.evidence, owners) for fact in facts if fact.retired is not None}
     for fact in facts:
         told = fact.doubt.label if fact.doubt is not None else ""
         said_at = places(fact.sources, owners)
         if fact.doubt is not None:
-            found[fact.version] = Told(told, news[fact.doubt.premise])
+            found[fact.version] = Doubted(told, news[fact.doubt.premise])
             if len(fact.sources) == 1 and said_at:
                 found[said_at[0]] = found[fact.version]
         gone = fact.retired
         if told or (gone is not None and gone.reason in ("updated", "removed")):
             words = _statement(fact)
             said = words.names or frozenset(filter(None, [words.whole]))
-            why = found[fact.version] if told else Told(Doubt.of(fact).label, news[fact.id])
+            why = found[fact.version] if told else Doubted(Doubt.of(fact).label, news[fact.id])
             spots += [(place, said, why) for place in said_at]
     for entry in summaries:
         text = f" {_folded(entry.content)} " if spots else ""
@@ -215,7 +215,7 @@ def labels(facts: Sequence[Fact], summaries: Iterable[Entry], owners: Collection
             if not _within(place, held) or any(_within(one, held) for one in why.news):
                 continue
             if any(f" {key} " in text for key in keys):
-                found[entry.version] = Told(why.label)
+                found[entry.version] = Doubted(why.label)
                 break
     return found
 

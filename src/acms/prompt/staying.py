@@ -361,7 +361,7 @@ class Staying:
             generation=(await storage.head(read.gathered.context)).epoch,
             lead=read.levels,
             blocks=blocks,
-            labels=tuple(sorted(self._shown_labels(read).items())),
+            labels=tuple(sorted(self._labels_in(read).items())),
         )
         return self._placed(kept, read)._replace(older=older)
 
@@ -557,7 +557,7 @@ class Staying:
         found = content.atoms(units, self._session.counter.name, self._codec.vendors, told)
         return [placements.condensed(unit, self._result, self._codec.counter) for unit in found]
 
-    def _shown_labels(self, read: Read) -> dict[str, str]:
+    def _labels_in(self, read: Read) -> dict[str, str]:
         """Return what is told of the history that is shown, by id."""
         front = {id: read.gathered.labels.of(self._told[id]) for id, _ in read.levels}
         found = {id: read.told.get(id, "") for id in _sources(read.units, ())} | front
@@ -566,7 +566,7 @@ class Staying:
     def _same_labels(self, kept: Placements, read: Read) -> bool:
         """Return whether of all that is still shown the same is told: else it would be sent again changed."""
         shown = _sources([*read.lead, *read.units], ())
-        return self._shown_labels(read) == {id: label for id, label in kept.labels if id in shown}
+        return self._labels_in(read) == {id: label for id, label in kept.labels if id in shown}
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

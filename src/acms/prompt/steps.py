@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, ru
 from acms.errors import ValidationError
 from acms.log import compacted, foreign, validation
 from acms.log.in_force import Cover, Unit, anchor, shown_role
-from acms.log.labels import labelled
 from acms.log.trust import instructs
+from acms.log.validity import labelled
 from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, State, Text, ToolResult
 from acms.plan.nodes import Atom, Composed, Node, Piece, Scope, Strategy
 from acms.prompt_types import PromptMessage, Tool

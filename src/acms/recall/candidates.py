@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms.log.in_force import NONE, Demotion, Doc, Lone, Stale, Unit
-from acms.log.labels import UNLABELLED, Labels
+from acms.log.validity import UNLABELLED, Labels
 from acms.model import Kind, Role, Source
 from acms.ports import Frame
 from acms.recall.corpus import Field

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from acms.errors import SessionNotFoundError
 from acms.log.encoding import locate
 from acms.log.in_force import NONE, Cover, Stale, Unit, Units, anchor, effective, shown_role, unasked, units
-from acms.log.labels import UNLABELLED, Labels
 from acms.log.read import SHOWN, cover_at, read_stretches, version_of
 from acms.log.trust import LEADING, instructs
-from acms.log.validity import Period
+from acms.log.validity import UNLABELLED, Labels, Period
 from acms.model import Entry, Head, Kind, Role, Source, State
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.stage import OPEN, Stage, read

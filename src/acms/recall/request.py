@@ -9,8 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from acms.log.in_force import NONE, Stale
-from acms.log.labels import UNLABELLED, Labels
-from acms.log.validity import Period
+from acms.log.validity import UNLABELLED, Labels, Period
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.stage import OPEN, Stage
 

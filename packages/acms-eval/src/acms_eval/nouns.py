@@ -109,7 +109,7 @@ class Score:
     paid: float | None = None
 
     @property
-    def only_stale(self) -> bool | None:
+    def only_outdated(self) -> bool | None:
         """Whether what is no longer so was shown and what is was not; None where nothing was superseded."""
         return None if self.outdated is None else self.stale_anywhere and not self.hit
 
@@ -163,7 +163,7 @@ _FIGURES: tuple[tuple[str, Callable[[Report], float | None]], ...] = (
     ("items", lambda report: _mean([score.items for score in report.scores])),
     ("tokens", lambda report: _mean([score.tokens for score in report.scores])),
     ("ask ms", lambda report: _mean([1000 * score.seconds for score in report.scores])),
-    ("only stale", lambda report: _mean([score.only_stale for score in report.scores])),
+    ("only outdated", lambda report: _mean([score.only_outdated for score in report.scores])),
     ("paid", lambda report: _mean([score.paid for score in report.scores])),
 )
 

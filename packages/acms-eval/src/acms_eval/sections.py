@@ -423,23 +423,25 @@ def requests(rows: Sequence[Row], requesting: Mapping[str, str]) -> Section:
         item = next((row for row in beside if (row.sweep, row.variant, row.scenario, row.at) == of), None)
         if item is not None:
             name = " ".join(filter(None, (_sweep(one), f"{one.at:g}:", item.system)))
-            found.append((name, *_beside(item), *_beside(one), "" if one.paid is None else f"{one.paid:.0f}"))
-    figures = ("evidence", "only stale", "tokens")
+            found.append(
+                (name, *_evidence(item), *_evidence(one), "" if one.paid is None else f"{one.paid:.0f}")
+            )
+    figures = ("evidence", "only outdated", "tokens")
     heads = (*(f"{of}: {figure}" for of in ("recall", "request") for figure in figures), "request: paid")
     return Section(
         name="requests",
         title="Whole requests",
         text=(
             "The same questions asked of a recall and of a whole request, history and recall within the same budget. "
-            "Evidence: every expected word is there. Only stale: what is no longer so is there, and what is so is not. "
+            "Evidence: every expected word is there. Only outdated: what is no longer so is there, what is so is not. "
             "Paid: the tokens of a request, of which those that the provider has in its cache count a tenth.",
         ),
         tables=(Table(title="A recall and a request", heads=("", *heads), rows=tuple(found)),),
     )
 
 
-def _beside(row: Row) -> tuple[str, str, str]:
-    stale = _MISSING if row.only_stale is None else f"{row.only_stale:.0%}"
+def _evidence(row: Row) -> tuple[str, str, str]:
+    stale = _MISSING if row.only_outdated is None else f"{row.only_outdated:.0%}"
     return f"{row.hit:.0%}", stale, f"{row.tokens:.0f}"
 
 

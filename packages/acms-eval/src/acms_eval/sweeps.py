@@ -110,7 +110,7 @@ class Row:
     ask_ms: float
     tell_ms: float
     #: Share of the probes where something was superseded that show what is no longer so, and not what is.
-    only_stale: float | None = None
+    only_outdated: float | None = None
     #: What a request costs, in units of one token of uncached input; None for what makes no requests.
     paid: float | None = None
     #: Answered, by the word list of the conversation.
@@ -229,7 +229,7 @@ def _row(sweep: str, run: _Run, pool: _Pool, after: int | None = None) -> Row:
         causes=dict(causes.most_common()),
         ask_ms=figures["ask ms"] or 0.0,
         tell_ms=1000 * told,
-        only_stale=figures["only stale"],
+        only_outdated=figures["only outdated"],
         paid=figures["paid"],
         by_words={name: fmean(answered) for name, answered in sorted(by_words.items())},
     )
