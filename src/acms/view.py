@@ -235,6 +235,7 @@ class View:
             gathered = await pipeline.gather_newest(
                 shared.storage, context, self._at, shared.frame, budget, shared.stage
             )
+        gathered = await self._labelled(gathered)
         plan = partial(pipeline.plan_window, gathered, budget, shared.counter, shared.frame, roles)
         return shared.show("window", await off_loop(plan, len(gathered.units) * EACH))
 
@@ -318,6 +319,7 @@ class View:
         summaries that nobody asked for only those count then that came no later than version `began`. With a
         budget and a `scale` summaries are those that were there when the epoch of a prompt of that size began. The
         first unit may be beyond what was asked for. Reads little more of the log; tokens are by the session's counter.
+        Its labels say what of it may not be so any more.
         """
         shared = self._shared
         if budget is not None:
@@ -329,19 +331,25 @@ class View:
         context = await self._find()
         if context is None:
             return self._nothing()
+        store, stage, at = shared.storage, shared.stage, self._at
         if messages is not None:
-            return await pipeline.gather_last(shared.storage, context, self._at, messages, shared.stage)
-        if budget is not None and scale and slack:
-            return await gather_epoch(
-                shared.storage, context, self._at, shared.frame, budget, scale, slack, shared.stage
-            )
-        if budget is not None:
-            return await pipeline.gather_newest(
-                shared.storage, context, self._at, shared.frame, budget, shared.stage
-            )
-        if since is not None:
-            return await pipeline.gather_since(shared.storage, context, self._at, since, shared.stage, began)
-        return await pipeline.gather_all(shared.storage, context, self._at, shared.stage)
+            found = await pipeline.gather_last(store, context, at, messages, stage)
+        elif budget is not None and scale and slack:
+            found = await gather_epoch(store, context, at, shared.frame, budget, scale, slack, stage)
+        elif budget is not None:
+            found = await pipeline.gather_newest(store, context, at, shared.frame, budget, stage)
+        elif since is not None:
+            found = await pipeline.gather_since(store, context, at, since, stage, began)
+        else:
+            found = await pipeline.gather_all(store, context, at, stage)
+        return await self._labelled(found)
+
+    async def _labelled(self, gathered: pipeline.Gathered) -> pipeline.Gathered:
+        """Return what was read with what of it has to say that it may not be so any more."""
+        shared, at = self._shared, self._at
+        moment = shared.clock() if at is None else gathered.newest
+        found = await pipeline.labels(shared.storage, shared.reader, gathered.context, at, moment)
+        return replace(gathered, labels=found) if found.times else gathered
 
     async def history(self, *, limit: int = 50, after: int = 0) -> HistoryPage:
         """Return a page of the log, oldest first: entries with a version above `after`."""

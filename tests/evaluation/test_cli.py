@@ -132,16 +132,26 @@ def test_facts_can_be_distilled_without_a_model() -> None:
     assert found["systems"]["acms"]["scenarios"]["corrections"]["hit"] > 0
 
 
+def test_several_word_lists_are_told_and_set_apart() -> None:
+    lists = ("--words", "household", "--words", "practice")
+    found = call("run", "--scenario", "goal_tracking", "--turns", "40", "--system", "bm25", *lists)
+    assert found["settings"]["words"] == "household, practice"
+    shown = run("run", "--scenario", "goal_tracking", "--turns", "40", "--system", "bm25", *lists).stdout
+    assert "In other words" in shown
+    assert "spread" in shown
+    assert "none of the word lists" in run("run", "--words", "nowhere", code=2).stderr
+
+
 def test_a_word_list_of_ones_own_is_used_and_checked(tmp_path: Path) -> None:
     words = tmp_path / "words.json"
     words.write_text("{}", encoding="utf-8")
     assert "lacks topics" in run("run", "--words", str(words), code=1).stderr
     from importlib.resources import files
 
-    words.write_bytes((files("acms_eval") / "data" / "topics.json").read_bytes())
+    words.write_bytes((files("acms_eval") / "data" / "software.json").read_bytes())
     arguments = ("run", "--scenario", "goal_tracking", "--turns", "40", "--system", "bm25")
     ours, theirs = call(*arguments), call(*arguments, "--words", str(words))
-    assert theirs["settings"]["words"] == "words.json"
+    assert theirs["settings"]["words"] == "software"
     assert (
         theirs["systems"]["plain BM25"]["scenarios"]["goal_tracking"]["hit"]
         == (ours["systems"]["plain BM25"]["scenarios"]["goal_tracking"]["hit"])

@@ -19,6 +19,7 @@ from acms_eval.suite import line_up
 TINY = Sizes(
     seeds=1,
     distance_seeds=1,
+    noise_seeds=1,
     turns=100,
     lengths=(50, 100),
     token_budgets=(500, 1000),

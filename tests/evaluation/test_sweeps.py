@@ -150,7 +150,16 @@ async def test_a_curve_says_where_it_breaks_and_why() -> None:
         ("recent", 4000, 100)
     }
     (shown,) = sections.limits(limits(rows)).tables
-    assert ("token budget (high density): recent", "4000", "100", "0%", "0%", "0%", "budget") in shown.rows
+    assert (
+        "token budget (high density): recent",
+        "4000",
+        "100",
+        "0%",
+        "",
+        "0%",
+        "0%",
+        "budget",
+    ) in shown.rows
 
 
 async def test_what_is_missed_for_want_of_words_or_rank_is_told_apart() -> None:

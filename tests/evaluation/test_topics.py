@@ -13,12 +13,13 @@ import pytest
 
 from acms.errors import ValidationError
 from acms_eval import SCENARIOS, Scenario, phrases
+from acms_eval.topics import SHIPPED, drawn
 
 Document = dict[str, Any]
 
 
 def shipped() -> Document:
-    return json.loads((files("acms_eval") / "data" / "topics.json").read_text(encoding="utf-8"))
+    return json.loads((files("acms_eval") / "data" / "software.json").read_text(encoding="utf-8"))
 
 
 def saved(folder: Path, document: Any) -> Path:
@@ -74,6 +75,21 @@ def test_every_scenario_can_be_written_from_another_list(tmp_path: Path) -> None
 def test_the_list_that_comes_along_is_read_once_and_as_any_other(tmp_path: Path) -> None:
     assert phrases() is phrases()
     assert phrases(saved(tmp_path, shipped())) == phrases()
+    document = shipped()
+    del document["name"]
+    assert phrases(saved(tmp_path, document)).name == "words"
+
+
+def test_seeds_take_turns_with_lists_that_have_no_value_in_common() -> None:
+    lists = [phrases(name) for name in SHIPPED]
+    assert [one.name for one in lists] == list(SHIPPED)
+    assert [drawn(lists, seed) for seed in range(4)] == [*lists, lists[0]]
+    assert (drawn(lists[1], 0), drawn((), 3), drawn(None, 3)) == (lists[1], None, None)
+    for one in lists:
+        for name, builder in SCENARIOS.items():
+            assert builder(turns=100, seed=2, phrases=one).words == one.name, name
+    values = [{value for topic in one.topics for value in topic.values} for one in lists]
+    assert len(set().union(*values)) == sum(map(len, values))
 
 
 def _values(document: Document) -> list[str]:

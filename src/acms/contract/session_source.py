@@ -21,8 +21,8 @@ from acms.errors import SessionNotFoundError
 from acms.log import validation
 from acms.log.in_force import preview
 from acms.log.policy import PRIVATE
-from acms.log.read import PROFILE, in_force
-from acms.log.validity import label_of
+from acms.log.read import PROFILE, in_force, valid_times_at
+from acms.log.validity import Labels, label_of, labelled
 from acms.model import Entry, Kind, Privacy, Role, Search, State
 from acms.model import Source as Origin
 from acms.privacy.detect import effective, redact
@@ -118,6 +118,7 @@ class Memory:
         """Return what this log and its profile know about the query."""
         found = await self._recall()
         storage = self._session.storage
+        labels = await self._labels()
         whole: list[Entry] = []
         if found.version and (await storage.head(found.context)).tokens <= self._tokens_max:
             whole = await in_force(storage, found.context, found.version, None)
@@ -133,7 +134,7 @@ class Memory:
                 if row is not None and (stored := _as_stored(item, row)).content.strip():
                     yield row, partial(self._item, stored, row, purpose=purpose)
             for row in rows.values():
-                yield row, partial(self._message, row)
+                yield row, partial(self._message, row, labels.of(row))
 
         return await off_loop(lambda: _found(work()), _letters(whole) + _letters(beyond.values()))
 
@@ -146,7 +147,8 @@ class Memory:
                 own.context, at=own.version, kinds=(Kind.SUMMARY,), newest=PAST
             )
             marks = [one for one in found if is_mark(one) and _there(one)]
-            work = [(one, partial(self._episode, one)) for one in marks]
+            labels = await self._labels()
+            work = [(one, partial(self._episode, one, label=labels.of(one))) for one in marks]
         work += await self._elsewhere(own)
         return await off_loop(partial(_found, work), _letters(row for row, _ in work))
 
@@ -176,7 +178,10 @@ class Memory:
             and (row.kind is not Kind.MESSAGE or row.markers)
         ]
         marks = [(row, hits[id]) for id, row in rows.items() if id in hits and is_mark(row)]
-        return work + [(row, partial(self._episode, row, score)) for row, score in marks]
+        told = await self._labels_of({row.context for row, _ in marks})
+        return work + [
+            (row, partial(self._episode, row, score, told[row.context].of(row))) for row, score in marks
+        ]
 
     async def _contexts(self, own: Recalled, found: Collection[str]) -> dict[str, float]:
         """Return up to which versions logs are no experience: this one, its ancestors, the profile, private ones."""
@@ -231,10 +236,25 @@ class Memory:
         found = await self._session.storage.get(list(dict.fromkeys(ids)))
         return {one.id: one for one in found if one is not None and _there(one)}
 
-    def _episode(self, row: Entry, relevance: float | None = None) -> Candidate:
+    async def _labels(self) -> Labels:
+        """Return what its messages and summaries have to say that may not be so any more."""
+        return (await self._session.said(messages=1)).labels
+
+    async def _labels_of(self, contexts: Collection[str]) -> dict[str, Labels]:
+        """Return what the messages and summaries of some logs have to say that may not be so any more."""
+        storage = self._session.storage
+
+        async def of(context: str) -> Labels:
+            head = await storage.head(context)
+            made = head.version > head.messages
+            return Labels(await valid_times_at(storage, context, head, head.version) if made else {})
+
+        return dict(zip(contexts, await asyncio.gather(*map(of, contexts)), strict=True))
+
+    def _episode(self, row: Entry, relevance: float | None = None, label: str = "") -> Candidate:
         return self._candidate(
             row,
-            row.content,
+            labelled(row.content, label),
             source=Layer.L4,
             lod=Lod.MICRO,
             citations=(f"episode:{row.episode}",),
@@ -266,9 +286,10 @@ class Memory:
         found = self._entry_candidate(row, item.content, speak(item.speaker, ""), shortened=item.truncated)
         return replace(found, source=source, relevance=relevance, purpose=purpose)
 
-    def _message(self, row: Entry) -> Candidate:
+    def _message(self, row: Entry, label: str) -> Candidate:
         lead = "" if row.kind is Kind.SUMMARY else speak(named(row.actor, row.role), "")
-        return replace(self._entry_candidate(row, row.content, lead), purpose=Purpose.FILL)
+        found = self._entry_candidate(row, labelled(row.content, label), lead)
+        return replace(found, purpose=Purpose.FILL)
 
     def _entry_candidate(self, row: Entry, content: str, lead: str, *, shortened: bool = False) -> Candidate:
         summary = row.kind is Kind.SUMMARY
@@ -312,7 +333,7 @@ class Memory:
             )
         clean = redact(content, mode).text if content == row.content else excerpt(content, row.content, mode)
         if clean is None:
-            clean = redact(row.content, mode).text
+            clean = redact(row.content, mode).text + _label_in(content, row)
         text = redact(lead, mode).text + clean
         return Candidate(
             id=row.id,
@@ -347,8 +368,13 @@ def _as_stored(item: ContextItem, row: Entry) -> ContextItem:
     """Return an item that its session has redacted with what was stored: a reply has a stage of its own."""
     if item.redaction is None:
         return item
-    told = label_of(item.content)
-    return replace(item, content=row.content + ("" if row.content.endswith(told) else told))
+    return replace(item, content=row.content + _label_in(item.content, row))
+
+
+def _label_in(content: str, row: Entry) -> str:
+    """Return what is told of an entry beside its own text, with the space before it."""
+    label = label_of(content)
+    return "" if row.content.endswith(label) else label
 
 
 def _there(row: Entry) -> bool:
@@ -356,10 +382,12 @@ def _there(row: Entry) -> bool:
 
 
 def _shorter(shown: str, lod: Lod) -> tuple[Variant, ...]:
-    """Return shorter renditions of a long text: its first line, and its first sentences."""
+    """Return shorter renditions of a long text: its first line, and its first sentences, each with its label."""
     if len(shown) < LONG or lod is Lod.MACRO:
         return ()
-    title = Variant(lod=Lod.MACRO, text=preview(shown, TITLE), cost_tokens=0)
+    told = label_of(shown)
+    shown = shown.removesuffix(told)
+    title = Variant(lod=Lod.MACRO, text=preview(shown, TITLE) + told, cost_tokens=0)
     if lod is Lod.MICRO:
         return (title,)
     end = 0
@@ -369,4 +397,4 @@ def _shorter(shown: str, lod: Lod) -> tuple[Variant, ...]:
         end = stop
     if end <= TITLE:
         return (title,)
-    return (title, Variant(lod=Lod.MICRO, text=f"{shown[:end].rstrip()} […]", cost_tokens=0))
+    return (title, Variant(lod=Lod.MICRO, text=f"{shown[:end].rstrip()} […]{told}", cost_tokens=0))

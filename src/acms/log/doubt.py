@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from acms.knowledge import Doubt, Fact
 from acms.log.encoding import locate
-from acms.model import Entry
+from acms.model import Entry, Span
 
 VALUE = 6
 """Words of a value, at most: what is longer is a statement."""
@@ -178,33 +178,52 @@ def _stands(fact: Fact, premise: Fact, heir: Fact | None, said: Mapping[str, _St
     return bool(taken) and taken <= set(_folded(value).split())
 
 
-def labels(facts: Iterable[Fact], summaries: Iterable[Entry], owners: Collection[str]) -> dict[int, str]:
+class Doubted(NamedTuple):
+    """What a reader is told of something in doubt, and the versions of the messages that brought the doubt up."""
+
+    label: str
+    news: tuple[int, ...] = ()
+
+
+def labels(facts: Sequence[Fact], summaries: Iterable[Entry], owners: Collection[str]) -> dict[int, Doubted]:
     """Return what a reader has to be told of facts, messages and summaries of a log that are in doubt, by version.
 
     Of messages those that alone said such a fact; of summaries those that stand for what said it, or for what said the
-    premise, and repeat its names. `owners` are the contexts whose entries the log reads.
+    premise, but not for what brought the doubt up, and repeat its names. `owners` are the contexts whose entries the
+    log reads.
     """
-    found: dict[int, str] = {}
-    spots: list[tuple[int, frozenset[str], str, int]] = []
+    found: dict[int, Doubted] = {}
+    spots: list[tuple[int, frozenset[str], Doubted]] = []
+    news = {fact.id: places(fact.retired.evidence, owners) for fact in facts if fact.retired is not None}
     for fact in facts:
         told = fact.doubt.label if fact.doubt is not None else ""
-        places = [place[1] for place in map(locate, fact.sources) if place is not None and place[0] in owners]
-        if told:
-            found[fact.version] = told
-            if len(fact.sources) == 1 and places:
-                found[places[0]] = told
+        said_at = places(fact.sources, owners)
+        if fact.doubt is not None:
+            found[fact.version] = Doubted(told, news[fact.doubt.premise])
+            if len(fact.sources) == 1 and said_at:
+                found[said_at[0]] = found[fact.version]
         gone = fact.retired
         if told or (gone is not None and gone.reason in ("updated", "removed")):
-            since = fact.doubt.version if fact.doubt is not None else gone.version if gone is not None else 0
             words = _statement(fact)
             said = words.names or frozenset(filter(None, [words.whole]))
-            spots += [(place, said, told or Doubt.of(fact).label, since) for place in places]
+            why = found[fact.version] if told else Doubted(Doubt.of(fact).label, news[fact.id])
+            spots += [(place, said, why) for place in said_at]
     for entry in summaries:
         text = f" {_folded(entry.content)} " if spots else ""
         held = entry.replaces if entry.covers is None else (entry.covers,)
-        for place, keys, told, since in spots:
-            inside = any(low <= place <= high for low, high in held)
-            if inside and since > entry.version and any(f" {key} " in text for key in keys):
-                found[entry.version] = told
+        for place, keys, why in spots:
+            if not _within(place, held) or any(_within(one, held) for one in why.news):
+                continue
+            if any(f" {key} " in text for key in keys):
+                found[entry.version] = Doubted(why.label)
                 break
     return found
+
+
+def _within(version: int, spans: Iterable[Span]) -> bool:
+    return any(low <= version <= high for low, high in spans)
+
+
+def places(ids: Iterable[str], owners: Collection[str]) -> tuple[int, ...]:
+    """Return the versions of those of some entries that a log reads."""
+    return tuple([place[1] for place in map(locate, ids) if place is not None and place[0] in owners])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 
 from acms.errors import SessionNotFoundError, ValidationError
-from acms.log.doubt import labels
+from acms.knowledge import Fact
+from acms.log.doubt import labels, places
 from acms.log.facts import facts, valid_times
 from acms.log.in_force import LONG_RUN, Cover, effective
 from acms.log.validation import NAMESPACE
@@ -40,7 +42,8 @@ async def valid_times_at(
 ) -> dict[int, Period]:
     """Return the facts in force at a version, by version, and when each of them is so.
 
-    Beside them messages and summaries that are in doubt, with a label and no time.
+    Beside them the messages that say nothing but what ends, with the last end, and the messages and summaries that are
+    in doubt.
     """
     made = await storage.read(context, at=version, kinds=(Kind.FACT,))
     if not made:
@@ -48,13 +51,28 @@ async def valid_times_at(
     replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
     found = facts(made, Cover(replacing, searchable=True), replacing)
     times = valid_times(found)
-    if not any(fact.retired for fact in found):
+    if not any(fact.retired for fact in found) and all(period.end is None for period in times.values()):
         return times
     owners = {context, *(owner for owner, _ in (await storage.context(context)).lineage)}
-    summaries = await storage.read(context, at=version, kinds=(Kind.SUMMARY,))
-    for place, told in labels(found, summaries, owners).items():
-        times[place] = times.get(place, Period())._replace(doubt=told)
+    times = _ends(found, times, owners) | times
+    if any(fact.retired for fact in found):
+        summaries = await storage.read(context, at=version, kinds=(Kind.SUMMARY,))
+        for place, told in labels(found, summaries, owners).items():
+            times[place] = times.get(place, Period())._replace(doubt=told.label, news=told.news)
     return times
+
+
+def _ends(found: Sequence[Fact], times: Mapping[int, Period], owners: Collection[str]) -> dict[int, Period]:
+    """Return the messages of which all that is known ends, by version, each with the last end."""
+    ends: dict[int, list[datetime | None]] = {}
+    for fact in found:
+        for place in places(fact.sources, owners) if fact.version in times else ():
+            ends.setdefault(place, []).append(times[fact.version].end)
+    return {
+        place: Period(end=max(one for one in some if one is not None))
+        for place, some in ends.items()
+        if None not in some
+    }
 
 
 async def read_stretches(

@@ -3,16 +3,22 @@
 A fact is so from `valid_from` until before `valid_to`; a side that was not said is open. What takes the place of
 another one begins, unless it says when, at the moment it was said, and the older one ends there. So a log tells both
 what it knew at a version and, of that, what was so at a moment; what is over needs no job to end it.
+
+Facts, messages and summaries that may not be so any more say it at their end, wherever they are shown. Of a message of
+a history a reader who sees below it what changed knows already: no label of doubt is put there, so what a request
+showed stays as it was while the conversation goes on.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from acms.knowledge import Fact
+from acms.log.in_force import Unit
+from acms.model import Entry, Kind, Role
 
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _LAST = datetime.max.replace(tzinfo=UTC)
@@ -25,6 +31,8 @@ class Period(NamedTuple):
     end: datetime | None = None
     #: What a reader is told of something that may not be so any more, although nobody said when it ended.
     doubt: str = ""
+    #: Versions of the messages that brought the doubt up: who reads one of them knows.
+    news: tuple[int, ...] = ()
 
     def holds(self, moment: datetime) -> bool:
         """Whether a moment lies in it."""
@@ -46,6 +54,53 @@ class Period(NamedTuple):
         start = self.start if self.start is not None and self.start > moment else None
         said = [f"{word} {_day(when)}" for word, when in (("from", start), ("until", self.end)) if when]
         return " ".join(filter(None, (f"[{' '.join(said)}]" if said else "", self.doubt)))
+
+    def warning(self, moment: datetime | None) -> str:
+        """Return what a reader of a message or a summary is told: that it is over, why it is in doubt; else ""."""
+        over = self.end is not None and moment is not None and self.over(moment)
+        return " ".join(filter(None, (f"[until {_day(self.end)}]" if over and self.end else "", self.doubt)))
+
+
+class Labels(NamedTuple):
+    """What has to be told of the messages and summaries of a log, and at which moment."""
+
+    times: Mapping[int, Period] = {}
+    #: When they are shown: what is over by then says so. None where that is not known.
+    moment: datetime | None = None
+
+    def of(self, entry: Entry, shown: Container[int] = ()) -> str:
+        """Return the label of a message or a summary where messages of some versions are shown with it; "" for none.
+
+        What is kept word for word has none: calls of tools and their answers, parts of a provider.
+        """
+        period = self.times.get(entry.version)
+        if period is None or entry.parts or entry.group is not None:
+            return ""
+        known = entry.kind is Kind.MESSAGE and any(version in shown for version in period.news)
+        return (period._replace(doubt="") if known else period).warning(self.moment)
+
+    def by_id(self, units: Sequence[Unit[Entry]], lead: Iterable[Unit[Entry]] = ()) -> dict[str, str]:
+        """Return the labels of the newest messages of a log and of what stands in front of them, by id.
+
+        The message of the user that waits for an answer has none.
+        """
+        if not self.times:
+            return {}
+        said = [entry for unit in units for entry in unit.entries]
+        shown = {entry.version for entry in said}
+        if said and said[-1].role is Role.USER:
+            said.pop()
+        found = {entry.id: self.of(entry) for unit in lead for entry in unit.entries}
+        found |= {entry.id: self.of(entry, shown) for entry in said}
+        return {id: label for id, label in found.items() if label}
+
+
+UNLABELLED = Labels()
+
+
+def labelled(text: str, label: str) -> str:
+    """Return a text with what its reader has to be told of it."""
+    return f"{text} {label}" if text and label else text
 
 
 _LABEL = re.compile(

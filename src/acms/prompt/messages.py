@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import field as given
 from functools import partial
 from typing import TYPE_CHECKING
 
 from acms.errors import TokenBudgetExceededError
 from acms.log.in_force import Unit
-from acms.model import Entry, Json, Kind, Role, Source
+from acms.model import Entry, Json, Kind, Role
 from acms.ports import Frame, TokenCounter
 from acms.prompt.placements import FAR, HALF, OWN
 from acms.recall.pipeline import (
@@ -19,7 +20,9 @@ from acms.recall.pipeline import (
     cuts,
     fetched,
     gather_newest,
+    in_window,
     instructions,
+    labels,
     ranked,
     recalled,
     took_away,
@@ -29,7 +32,6 @@ from acms.recall.planner import (
     Candidate,
     Choice,
     Steps,
-    candidate,
     fit,
     join,
     ledger,
@@ -68,6 +70,8 @@ class Material:
     rest: Sequence[Unit[Entry]]
     past: tuple[Ranked, Offer] | None = None
     known: Sequence[Known] = ()
+    #: What has to be told of some of these units, by id.
+    told: Mapping[str, str] = given(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +118,14 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
                 episode=False,
                 stale=found.stale,
                 profile=known.stale,
+                labels=found.labels(asked.moment),
             )
             offered = await off_loop(partial(offer, found.field, found.ranking, terms, reader.frame), size)
             learned = facts(known.known, terms, reader.frame, {context: offered})
             past = found, together([learned, offered])
-        material = Material(gathered, lead, rest, past, known.known)
+        moment = asked.moment or gathered.newest
+        told = await labels(reader.storage, lambda: reader, context, gathered.version, moment)
+        material = Material(gathered, lead, rest, past, known.known, told.by_id(rest, lead))
         try:
             return await fetched(
                 plan_chat(material, asked, reader.counter, reader.frame), reader, asked.budget
@@ -189,8 +196,8 @@ def _plan_chat(
     material: Material, asked: Recall, counter: TokenCounter, text: Frame, limit: int
 ) -> Steps[ChatPlan]:
     frame = chat_messages.ChatFrame(counter)
-    leading = [candidate(unit, Source.WINDOW, frame) for unit in material.lead]
-    newest = [candidate(unit, Source.WINDOW, frame) for unit in material.rest]
+    leading = [in_window(unit, frame, material.told) for unit in material.lead]
+    newest = [in_window(unit, frame, material.told) for unit in material.rest]
     kept = [Choice(one, True, "keep", "a leading system message") for one in leading]
     room = limit - (chat_messages.PRIMER if leading or newest else 0) - sum(one.tokens for one in leading)
     turn = _turn(material.rest)

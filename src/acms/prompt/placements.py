@@ -100,6 +100,8 @@ class Placements(NamedTuple):
     #: What stands in front of it: system messages, summaries with the tokens of the text that is shown, a question.
     lead: tuple[tuple[str, int], ...] = ()
     blocks: tuple[Block, ...] = ()
+    #: What is told of messages and summaries of the history that may not be so any more, by id.
+    labels: tuple[tuple[str, str], ...] = ()
 
     @property
     def ids(self) -> list[str]:
@@ -117,6 +119,7 @@ class Placements(NamedTuple):
             "generation": self.generation,
             "sent": list(self.sent),
             "lead": list(map(list, self.lead)),
+            "labels": list(map(list, self.labels)),
             "blocks": [
                 {
                     "after": block.after,
@@ -141,6 +144,7 @@ class Placements(NamedTuple):
             generation=data["generation"],
             sent=tuple(data["sent"]),
             lead=tuple((id, tokens) for id, tokens in data["lead"]),
+            labels=tuple((id, label) for id, label in data.get("labels", ())),
             blocks=tuple(
                 Block(
                     block["after"],

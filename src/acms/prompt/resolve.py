@@ -107,6 +107,8 @@ class ContentBudget(NamedTuple):
     newest: int | None = None
     #: Share of it that a start gives up when it moves.
     slack: float = 0.0
+    #: Whether its beginning stays when it is cut, so that of two messages the later one may not be shown.
+    begins: bool = False
 
 
 class Resolver:
@@ -192,7 +194,8 @@ class Resolver:
         shrinks = room.shrinks or step.strategy is not None
         strategy = step.strategy
         slack = strategy.slack if isinstance(strategy, Window) else room.slack
-        nodes = await self._nodes(step.steps, path, ContentBudget(least, shrinks, count, slack))
+        begins = room.begins or keeps_start
+        nodes = await self._nodes(step.steps, path, ContentBudget(least, shrinks, count, slack, begins))
         if isinstance(strategy, Window):
             sessions = [one.session for one in step.steps if isinstance(one, Log)]
             lengths = [log.gathered.length for log in self._found.logs if log.view in sessions]
@@ -250,7 +253,7 @@ class Resolver:
         wanted = None if count is not None or room is None else int(room * MARGIN)
         while True:
             gathered = await view.said(budget=wanted, messages=count, scale=room or 0, slack=place.slack)
-            units = self._atoms(gathered, counter)
+            units = self._atoms(gathered, counter, place.begins)
             if wanted is None or room is None or gathered.whole or same or self._cost(units) > room:
                 break
             wanted = 2 * wanted
@@ -262,14 +265,16 @@ class Resolver:
         if own is not None:
             gathered = replace(gathered, units=content.uncovered(gathered.units, own))
         if wanted is not None or own is not None:
-            units = self._atoms(gathered, counter)
+            units = self._atoms(gathered, counter, place.begins)
         messages = sum([len(unit.entries) for unit in gathered.units])
         complete = gathered.whole and own is None and (count is None or messages <= count)
         await self._note(gathered, view, complete)
         return units
 
-    def _atoms(self, gathered: Gathered, counter: str) -> list[Atom]:
-        return content.atoms(gathered.units, counter, self._request.codec.vendors)
+    def _atoms(self, gathered: Gathered, counter: str, begins: bool) -> list[Atom]:
+        units = gathered.units
+        told = gathered.labels.by_id([], units) if begins else gathered.labels.by_id(units)
+        return content.atoms(units, counter, self._request.codec.vendors, told)
 
     def _cost(self, units: Sequence[Atom]) -> int:
         cost = self._request.codec.cost

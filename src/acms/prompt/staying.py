@@ -18,7 +18,7 @@ from acms.log import summary_levels
 from acms.log.encoding import is_summary
 from acms.log.in_force import Unit, is_sealed
 from acms.log.read import cover_at, valid_times_at
-from acms.log.validity import Period
+from acms.log.validity import Period, label_of
 from acms.model import Context, Entry, Kind, State
 from acms.plan.nodes import Atom, Composed, Fitted, Piece, Scope, Window
 from acms.ports import Codec, HasRecords
@@ -98,6 +98,8 @@ class Read(NamedTuple):
     levels: tuple[tuple[str, int], ...]
     #: Whether the units are all that was ever said and is in force: no summary stands for any of it.
     whole: bool
+    #: What has to be told of some of the units, by id.
+    told: Mapping[str, str]
 
 
 class Placed(NamedTuple):
@@ -236,9 +238,7 @@ class Staying:
                 if (row.context if row.context in others else context) != owner:
                     continue
                 period = when.get(row.version, None if row.kind is Kind.FACT else Period())
-                if period is None or period.over(now()):
-                    return False
-                if not _says_doubt(shown.get(row.id), period.doubt, self._told[row.id].content):
+                if period is None or not _says(shown.get(row.id), period, self._told[row.id]):
                     return False
         return True
 
@@ -299,6 +299,8 @@ class Staying:
     async def _go_on(self, kept: Placements) -> Placed | None:
         """Add what the newest turn needs behind what was shown; None when it does not fit."""
         read = await self._read_on(kept)
+        if not self._same_labels(kept, read):
+            return None
         units = _reasoned(read.units, kept.began)
         place = self._turn(read.lead, units)
         if self._recall is not None and not self._answered(kept.blocks, units, place):
@@ -359,6 +361,7 @@ class Staying:
             generation=(await storage.head(read.gathered.context)).epoch,
             lead=read.levels,
             blocks=blocks,
+            labels=tuple(sorted(self._labels_in(read).items())),
         )
         return self._placed(kept, read)._replace(older=older)
 
@@ -424,13 +427,16 @@ class Staying:
         turn = placements.turn(read.units, asked=self._asked)
         if turn >= len(older) or costs[turn] > self._room // 2:
             return read
-        return read._replace(lead=[*read.lead, older[turn]], levels=(*read.levels, _level(older[turn])))
+        level = _level(older[turn])
+        lead = [*read.lead, self._in_front(self._told[level[0]], level[1], read.gathered)]
+        return read._replace(lead=lead, levels=(*read.levels, level))
 
     async def _with_instructions(self, read: Read) -> Read:
         """Put the system messages that the log begins with in front, when not all of it is shown."""
         if read.whole and self._cost(read.units) <= self._room:
             return read
-        units = self._atoms(await instructions(self._session.storage, self._session.stage, read.gathered))
+        found = await instructions(self._session.storage, self._session.stage, read.gathered)
+        units = self._atoms(found, read.gathered.labels.by_id([], found))
         if self._cost(units) > self._room // 2:
             self.warnings.append(
                 "the system messages that the log begins with take half of the room: they are left out"
@@ -483,22 +489,24 @@ class Staying:
     async def _read_on(self, kept: Placements) -> Read:
         """Read what an epoch shows of the log."""
         gathered = await self._session.said(since=kept.start, began=kept.began)
-        lead = [self._summary(self._told[id], tokens) for id, tokens in kept.lead]
+        lead = [self._in_front(self._told[id], tokens, gathered) for id, tokens in kept.lead]
         own = [self._told[id] for id, _ in kept.lead if is_sealed(self._told[id])]
         shown = content.uncovered(gathered.units, own[0]) if own else gathered.units
-        units = self._atoms([unit for unit in shown if unit.entries[0] not in own])
+        told = gathered.labels.by_id(shown)
+        units = self._atoms([unit for unit in shown if unit.entries[0] not in own], told)
         if kept.first:  # an edit lies where the next message does: what comes before it says the same place
             starts = (place for place, unit in enumerate(units) if unit.first == kept.first)
             units = units[next(starts, len(units)) :]
             units = [unit for unit in units if not any(map(is_summary, unit.messages[0].sources))]
-        return Read(gathered, units, lead, kept.lead, whole=not kept.first)
+        return Read(gathered, units, lead, kept.lead, not kept.first, told)
 
     async def _read_newest(self) -> Read:
         """Read the newest messages that the room could hold, and the summaries of what is older."""
         wanted = max(1, int(self._room * MARGIN))  # twice nothing is nothing
         while True:
             gathered = await self._session.said(budget=wanted)
-            units = self._atoms(gathered.units)
+            told = gathered.labels.by_id(gathered.units)
+            units = self._atoms(gathered.units, told)
             same = self._session.counter.name == self._codec.counter.name
             begun = placements.turn(units, asked=self._asked) < len(units) or self._asked or not _calls(units)
             far = wanted > placements.FAR * self._room
@@ -510,16 +518,16 @@ class Staying:
         shown = shown if own is None else content.uncovered(shown, own)
         found = [unit.entries[0] for unit in shown if unit.entries[0].kind is Kind.SUMMARY]
         if found:
-            units = self._atoms([unit for unit in shown if unit.entries[0].kind is not Kind.SUMMARY])
+            units = self._atoms([unit for unit in shown if unit.entries[0].kind is not Kind.SUMMARY], told)
         share = int(self._room * SUMMARIES_SHARE)
         spare = self._room - self._cost(units) if self._recall is None else 0
-        levels = self._levels(found, max(share, spare))
+        levels = self._levels(found, max(share, spare), gathered)
         if found and not levels:
             self.warnings.append("no summary of what is older fits: even the shortest takes half of the room")
-        lead = [self._summary(self._told[id], tokens) for id, tokens in levels]
-        return Read(gathered, units, lead, levels, whole=gathered.whole and not found)
+        lead = [self._in_front(self._told[id], tokens, gathered) for id, tokens in levels]
+        return Read(gathered, units, lead, levels, gathered.whole and not found, told)
 
-    def _levels(self, entries: Sequence[Entry], left: int) -> tuple[tuple[str, int], ...]:
+    def _levels(self, entries: Sequence[Entry], left: int, gathered: Gathered) -> tuple[tuple[str, int], ...]:
         """Return the newest summaries that fit so many tokens, each with those of the longest of its texts that does.
 
         The newest is shown also where its shortest text takes more, up to half of the room.
@@ -527,7 +535,7 @@ class Staying:
         levels: list[tuple[str, int]] = []
         for entry in reversed(entries):
             level = summary_levels.fitting(entry, left)
-            unit = self._summary(entry, level.tokens)
+            unit = self._in_front(entry, level.tokens, gathered)
             cost = self._cost([unit])
             if cost > left and (levels or cost > self._room // 2):
                 break
@@ -535,18 +543,30 @@ class Staying:
             left -= cost
         return tuple(levels[::-1])
 
-    def _summary(self, entry: Entry, tokens: int) -> Atom:
-        """Return a summary by the one of its texts that has so many tokens."""
+    def _in_front(self, entry: Entry, tokens: int, gathered: Gathered) -> Atom:
+        """Return what stands in front with its label; a summary by the one of its texts that has so many tokens."""
         level = next((one for one in summary_levels.of(entry) if one.tokens == tokens), None)
         shown = entry if level is None else summary_levels.at_level(entry, level)
-        (unit,) = content.atoms([Unit((shown,))], self._session.counter.name, self._codec.vendors)
+        told = {entry.id: gathered.labels.of(entry)}
+        (unit,) = content.atoms([Unit((shown,))], self._session.counter.name, self._codec.vendors, told)
         self._told[entry.id] = entry
         return unit
 
-    def _atoms(self, units: Sequence[Unit[Entry]]) -> list[Atom]:
+    def _atoms(self, units: Sequence[Unit[Entry]], told: Mapping[str, str]) -> list[Atom]:
         self._told.update({entry.id: entry for unit in units for entry in unit.entries})
-        found = content.atoms(units, self._session.counter.name, self._codec.vendors)
+        found = content.atoms(units, self._session.counter.name, self._codec.vendors, told)
         return [placements.condensed(unit, self._result, self._codec.counter) for unit in found]
+
+    def _labels_in(self, read: Read) -> dict[str, str]:
+        """Return what is told of the history that is shown, by id."""
+        front = {id: read.gathered.labels.of(self._told[id]) for id, _ in read.levels}
+        found = {id: read.told.get(id, "") for id in _sources(read.units, ())} | front
+        return {id: label for id, label in found.items() if label}
+
+    def _same_labels(self, kept: Placements, read: Read) -> bool:
+        """Return whether of all that is still shown the same is told: else it would be sent again changed."""
+        shown = _sources([*read.lead, *read.units], ())
+        return self._labels_in(read) == {id: label for id, label in kept.labels if id in shown}
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -632,8 +652,15 @@ def _without(kept: Placements, placed: Placed, lost: AbstractSet[str]) -> Placem
     )
 
 
-def _says_doubt(shown: str | None, doubt: str, content: str) -> bool:
-    """Whether what is shown of an entry tells of its doubt, and of none when there is none; None is not shown here."""
-    if shown is None or DOUBT in content:
+def _says(shown: str | None, period: Period, entry: Entry) -> bool:
+    """Whether what is shown of an entry tells what has to be told of it by now; None is not shown here.
+
+    A fact that is over is not shown at all.
+    """
+    if entry.kind is Kind.FACT and period.over(now()):
+        return False
+    if shown is None or label_of(entry.content):  # written like a label
         return True
-    return doubt in shown and bool(doubt) == (DOUBT in shown)
+    if entry.kind is Kind.FACT:
+        return period.doubt in shown and bool(period.doubt) == (DOUBT in shown)
+    return label_of(shown).strip() == period.warning(now())

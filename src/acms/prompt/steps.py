@@ -17,6 +17,7 @@ from acms.errors import ValidationError
 from acms.log import compacted, foreign, validation
 from acms.log.in_force import Cover, Unit, anchor, shown_role
 from acms.log.trust import instructs
+from acms.log.validity import labelled
 from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, State, Text, ToolResult
 from acms.plan.nodes import Atom, Composed, Node, Piece, Scope, Strategy
 from acms.prompt_types import PromptMessage, Tool
@@ -370,12 +371,16 @@ def tools(given: Sequence[object]) -> tuple[Tool, ...]:
 # ── the log as atoms ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def of_entry(entry: Entry, counter: str) -> PromptMessage:
-    """Return a message or a summary of a log as it stands in a prompt; its tokens were counted when it was stored."""
+def of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessage:
+    """Return a message or a summary of a log as it stands in a prompt; its tokens were counted when it was stored.
+
+    With a label where it has to say that it may not be so any more: then it has no parts.
+    """
     if entry.kind is Kind.SUMMARY:
+        text = labelled(entry.content, label)
         return PromptMessage(
             role=Role.USER,
-            parts=(Text(chat_messages.wrap(entry.content, chat_messages.SUMMARY)),),
+            parts=(Text(chat_messages.wrap(text, chat_messages.SUMMARY)),),
             sources=(entry.id,),
         )
     role = shown_role(entry) or Role.USER
@@ -386,7 +391,7 @@ def of_entry(entry: Entry, counter: str) -> PromptMessage:
         return PromptMessage(role=role, parts=(Text(text),), name=name, sources=(entry.id,))
     plain = not parts
     if plain:
-        parts = (Text(chat_messages.spoken(entry.content)),)
+        parts = (Text(labelled(chat_messages.spoken(entry.content), label)),)
     elif role is Role.USER:
         parts = tuple([Text(chat_messages.spoken(one.text)) if type(one) is Text else one for one in parts])
     return PromptMessage(
@@ -395,16 +400,18 @@ def of_entry(entry: Entry, counter: str) -> PromptMessage:
         name=name if role is not Role.TOOL else None,
         sources=(entry.id,),
         group=entry.group,
-        tokens=entry.tokens if plain else None,
-        counter=counter if plain else "",
+        tokens=entry.tokens if plain and not label else None,
+        counter=counter if plain and not label else "",
     )
 
 
-def messages_of(entry: Entry, counter: str, vendors: Sequence[str]) -> tuple[PromptMessage, ...]:
+def messages_of(
+    entry: Entry, counter: str, vendors: Sequence[str], label: str = ""
+) -> tuple[PromptMessage, ...]:
     """Return an entry of a log as it stands in a prompt: a vendor's own compaction word for word, if it is for it."""
     own = [part for part in entry.parts if isinstance(part, Raw) and part.vendor in vendors]
     if entry.kind is not Kind.SUMMARY or not own:
-        return (of_entry(entry, counter),)
+        return (of_entry(entry, counter, label),)
     found: list[PromptMessage] = []
     for part in own:
         held = compacted.item(part)
@@ -439,11 +446,17 @@ def uncovered(units: Sequence[Unit[Entry]], by: Entry) -> list[Unit[Entry]]:
     return [*left[:place], Unit((by,)), *left[place:]]
 
 
-def atoms(units: Sequence[Unit[Entry]], counter: str, vendors: Sequence[str] = ()) -> list[Atom]:
+def atoms(
+    units: Sequence[Unit[Entry]],
+    counter: str,
+    vendors: Sequence[str] = (),
+    told: Mapping[str, str] = {},
+) -> list[Atom]:
     """Return the units of a log as atoms, each with its place in the log; `vendors` read their own compactions.
 
-    What stands for others, an edit or a summary, lies where the next message does that was never touched: that place
-    is known without reading what it stands for, and it stays.
+    `told` are the labels of those that may not be so any more, by id. What stands for others, an edit or a summary,
+    lies where the next message does that was never touched: that place is known without reading what it stands for, and
+    it stays.
     """
     found: list[Atom] = []
     after = 0
@@ -456,7 +469,13 @@ def atoms(units: Sequence[Unit[Entry]], counter: str, vendors: Sequence[str] = (
         versions = [entry.version for entry in unit.entries]
         found.append(
             Atom(
-                tuple([one for entry in unit.entries for one in messages_of(entry, counter, vendors)]),
+                tuple(
+                    [
+                        one
+                        for entry in unit.entries
+                        for one in messages_of(entry, counter, vendors, told.get(entry.id, ""))
+                    ]
+                ),
                 first=min(versions),
                 last=max(versions),
                 before=after,

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms.log.in_force import NONE, Demotion, Doc, Lone, Stale, Unit
-from acms.log.validity import Period
+from acms.log.validity import UNLABELLED, Labels
 from acms.model import Kind, Role, Source
 from acms.ports import Frame
 from acms.recall.corpus import Field
-from acms.recall.fact_candidates import LABEL, Known
+from acms.recall.fact_candidates import Known
 from acms.recall.index import DAY, Ints, Snapshot
-from acms.recall.planner import Candidate, Choice, candidate, version_in
+from acms.recall.planner import Candidate, Choice, candidate, telling, version_in
 from acms.recall.rank import ABOVE, Ranking, alike, raise_score
 from acms.recall.request import EVIDENT
 from acms.results import Verdict
@@ -68,8 +68,8 @@ class Terms:
     #: shown but in the current episode.
     stale: Stale = NONE
     profile: Stale = NONE
-    #: What is in doubt, by version.
-    times: Mapping[int, Period] = given(default_factory=dict)
+    #: What messages and summaries have to say that may not be so any more.
+    labels: Labels = UNLABELLED
 
 
 def unit_at(field: Field, place: int) -> tuple[Unit[Doc], str]:
@@ -118,11 +118,11 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
         elif not terms.include_current:
             rejected.append(Choice(one, False, "current_episode", "the current episode was not asked for"))
         else:
-            current.append(one)
+            current.append(_warned(one, terms.labels))
     offered = {entry.version for one in current for entry in one.unit.entries}.union(terms.shown)
     past = _Past(field, ranking, terms, frame, rejected, taken, offered, episode)
     past.take()
-    taken_in = [_in_doubt(one, terms.times) for one in past.in_order()]
+    taken_in = [_warned(one, terms.labels) for one in past.in_order()]
     found = Offer(past=taken_in, current=current, rejected=rejected, trims=past.trims)
     return _linked(found, field, ranking, terms) if ranking.later else found
 
@@ -273,18 +273,13 @@ def label(one: Candidate, later: int, snapshot: Snapshot) -> Candidate:
     """Return a candidate that says which later entry speaks of the same subject."""
     day = date.fromordinal(EPOCH + int(snapshot.column("minute")[later - 1]) // DAY)
     told = f"[later, same subject: v{snapshot.version(later - 1)}, {day.isoformat()}]"
-    return _telling(one, told)._replace(later=later, heir=snapshot.doc(later - 1).id)
+    return telling(one, told)._replace(later=later, heir=snapshot.doc(later - 1).id)
 
 
-def _in_doubt(one: Candidate, times: Mapping[int, Period]) -> Candidate:
-    """Return a message or a summary that says why it is in doubt, where it is."""
-    doubt = times[one.unit.version].doubt if one.unit.version in times and len(one.costs) == 1 else ""
-    return _telling(one, doubt) if doubt else one
-
-
-def _telling(one: Candidate, told: str) -> Candidate:
-    tokens = one.tokens + LABEL
-    return one._replace(label=f"{one.label} {told}".lstrip(), costs=(tokens,), tokens=tokens)
+def _warned(one: Candidate, labels: Labels) -> Candidate:
+    """Return a message or a summary that says why it may not be so any more, where it has to."""
+    period = labels.times.get(one.unit.version)
+    return one if period is None else telling(one, period.warning(labels.moment))
 
 
 def _old(field: Field, documents: Ints, families: Sequence[int], terms: Terms) -> dict[int, Demotion]:

@@ -20,14 +20,11 @@ from acms.model import Source
 from acms.ports import Frame
 from acms.recall.corpus import Field
 from acms.recall.index import Floats
-from acms.recall.planner import Candidate
+from acms.recall.planner import LABEL, Candidate
 from acms.recall.rank import CANDIDATES, MEANT, Question, Ranking, raise_score
 from acms.recall.vector_score import SPREAD, USUAL, Level, cosines
 from acms.text.markers import boost
 from acms.text.tokenizer import rarity
-
-LABEL = 20
-"""Tokens of a label, about: what it really takes is counted with the text."""
 
 
 class Usual(NamedTuple):

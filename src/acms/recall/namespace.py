@@ -355,8 +355,8 @@ class Index:
         start = sum(map(len, orders))
         stales = [log.stale for _, log in others if log.stale]
         times: dict[int, Period] = {}
-        for documents, (_, log) in zip(facts, others, strict=True):
-            times |= _placed(log.times, documents, shelf.version[documents])
+        for _, log in others:
+            times |= _placed(log.times, log.documents, log.first)
         mine = None if own is None else self._logs.get(own.context)
         if own is not None and mine is not None:
             visible[own.context] = (mine.first, mine.documents)
@@ -364,7 +364,7 @@ class Index:
             if not inherited:
                 orders.append(_in_force(mine))
                 facts.append(mine.facts)
-                times |= _placed(mine.times, mine.facts, shelf.version[mine.facts])
+                times |= _placed(mine.times, mine.documents, mine.first)
             else:
                 head = await self._indexes.storage.head(own.context)
                 log = np.concatenate([*(self._inherited(*one, visible) for one in inherited), mine.documents])
@@ -375,7 +375,7 @@ class Index:
                     order = reading_order(there[log], kept[log], now.cover, kind)
                     found.append(log[order])
                 when = await self._indexes.valid_times(own.context, head, len(log))
-                times |= _placed(when, log[order], order + 1)
+                times |= _placed(when, log, 1)
         snapshot = NamespaceSnapshot(shelf, visible)
         made = Field(
             snapshot,
@@ -416,10 +416,13 @@ def _in_force(log: _Log) -> Ints:
     return NOBODY if log.order is None else log.order
 
 
-def _placed(times: Mapping[int, Period], documents: Ints, versions: Ints) -> dict[int, Period]:
-    """Return when facts of a log are so, by their places on a shelf instead of their versions."""
-    pairs = zip((documents + 1).tolist(), versions.tolist(), strict=True) if times else ()
-    return {place: times[version] for place, version in pairs if version in times}
+def _placed(times: Mapping[int, Period], documents: Ints, first: int) -> dict[int, Period]:
+    """Return when what a log says is so, by its places on a shelf; the first of its documents has a version."""
+    return {
+        int(documents[version - first]) + 1: period
+        for version, period in times.items()
+        if 0 <= version - first < len(documents)
+    }
 
 
 def _above(shelf: Shelf, documents: Ints, version: int) -> Ints:

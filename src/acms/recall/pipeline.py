@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -19,11 +20,24 @@ from acms.log.encoding import locate
 from acms.log.in_force import NONE, Cover, Stale, Unit, Units, anchor, effective, shown_role, unasked, units
 from acms.log.read import SHOWN, cover_at, read_stretches, version_of
 from acms.log.trust import LEADING, instructs
-from acms.log.validity import Period
+from acms.log.validity import UNLABELLED, Labels, Period
 from acms.model import Entry, Head, Kind, Role, Source, State
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.stage import OPEN, Stage, read
-from acms.recall.planner import Choice, Pairs, Steps, candidate, capped, finished, fit, ledger, share, suffix
+from acms.recall.planner import (
+    Candidate,
+    Choice,
+    Pairs,
+    Steps,
+    candidate,
+    capped,
+    finished,
+    fit,
+    ledger,
+    share,
+    suffix,
+    telling,
+)
 from acms.recall.request import Markers, Ranked, Reader, Recall
 from acms.results import Certainty, ContextItem, ContextItems
 from acms.runtime.threads import EACH, driven, off_loop
@@ -69,6 +83,30 @@ class Gathered:
     length: int = 0
     #: Summaries in force of what is older than the units.
     older: Sequence[Unit[Entry]] = ()
+    #: What of it has to say that it may not be so any more.
+    labels: Labels = UNLABELLED
+
+    @property
+    def newest(self) -> datetime | None:
+        """When the newest of it was said."""
+        return self.units[-1].entries[-1].created_at if self.units else None
+
+
+async def labels(
+    storage: StorageBackend,
+    reader: Callable[[], Reader],
+    context: str,
+    at: int | None,
+    moment: datetime | None,
+) -> Labels:
+    """Return what the messages and summaries of a log have to say at a version and a moment.
+
+    The reader is not made where there are no facts: its indexes take long to load.
+    """
+    head = await storage.head(context)
+    if head.version == head.messages:
+        return UNLABELLED
+    return Labels(await reader().indexes.valid_times(context, head, version_of(head, at)), moment)
 
 
 async def gather_all(storage: StorageBackend, context: str, at: int | None, stage: Stage = OPEN) -> Gathered:
@@ -229,7 +267,8 @@ def plan_window(
     """Choose the newest contiguous units; `keep` holds on to a leading run of messages of these roles."""
     lead = leading(gathered, keep)
     found = [*gathered.older, *gathered.units]
-    candidates = [candidate(unit, Source.WINDOW, frame) for unit in found]
+    told = gathered.labels.by_id(found[lead:], found[:lead])
+    candidates = [in_window(unit, frame, told) for unit in found]
     prefix, rest = candidates[:lead], candidates[lead:]
     led = sum(one.tokens for one in prefix)
 
@@ -249,6 +288,11 @@ def plan_window(
         context=gathered.context,
         version=gathered.version,
     )
+
+
+def in_window(unit: Unit[Entry], frame: Frame, told: Mapping[str, str]) -> Candidate:
+    """Return a unit of a window with what has to be told of it, by id."""
+    return telling(candidate(unit, Source.WINDOW, frame), told.get(unit.entries[0].id, ""))
 
 
 def cuts(items: Sequence[ContextItem]) -> list[str]:
@@ -542,7 +586,7 @@ def _terms(found: Ranked, asked: Recall, latest: Entry | None, beside: Beside | 
         asks=asks,
         stale=NONE if asked.superseded else found.stale,
         profile=NONE if asked.superseded or beside is None else beside.stale,
-        times=found.times,
+        labels=found.labels(asked.moment),
     )
 
 

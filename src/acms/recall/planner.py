@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from acms.log import summary_levels, trust
 from acms.log.encoding import locate
 from acms.log.in_force import FACT, Demotion, Doc, Lone, Unit, shown_role, speaker
+from acms.log.validity import labelled
 from acms.model import Entry, Kind, Media, Part, Privacy, Role, Source, Span, ToolResult
 from acms.ports import Frame, TokenCounter
 from acms.privacy.modes import Cleared
@@ -26,6 +27,8 @@ CUT = " […] "
 """Stands for what was left out of a text that did not fit."""
 
 
+LABEL = 20
+"""Tokens of a label, about: what it really takes is counted with the text."""
 COUNTED = 16_384
 """Entries whose count is kept."""
 
@@ -61,7 +64,9 @@ class TextFrame:
             key = item.id if item.redaction is None else f"{item.id} {item.redaction.mode}"
             if item.role is None:  # a summary is shown in several lengths
                 key = f"{key} {item.token_count}"
-            plain = not item.truncated and item.later is None
+            plain = not (
+                item.truncated or item.later is not None or item.content.endswith("]")
+            )  # a label changes
             count = known.get(key) if plain else None
             if count is None:
                 if not _begins_with_letter(item):
@@ -179,6 +184,14 @@ def candidate(unit: Unit[Entry] | Unit[Doc], source: Source, frame: Frame) -> Ca
         [entry.tokens + frame.cost(shown_role(entry), entry.parts, speaker(entry)) for entry in unit.entries]
     )
     return Candidate(unit, source, costs, sum(costs))
+
+
+def telling(one: Candidate, told: str) -> Candidate:
+    """Return a candidate of one entry that says something more beside its text; as it is when there is nothing."""
+    if not told or len(one.costs) > 1:
+        return one
+    tokens = one.tokens + LABEL
+    return one._replace(label=f"{one.label} {told}".lstrip(), costs=(tokens,), tokens=tokens)
 
 
 def suffix(candidates: Sequence[Candidate], budget: int) -> list[Choice]:
@@ -557,8 +570,10 @@ def present(
 
 
 def _labelled(item: ContextItem, one: Candidate, counter: TokenCounter, frame: Frame) -> ContextItem:
-    """Say of an item when it is so, and which later one speaks of the same subject."""
-    content = f"{item.content} {one.label}"
+    """Say of an item what its label does; of what was cut to nothing there is nothing to say."""
+    if not item.content:
+        return item
+    content = labelled(item.content, one.label)
     tokens = counter.count(content) + frame.cost(item.role, item.parts, _named(item))
     return replace(item, content=content, token_count=tokens, later=version_of(one.heir) or one.later or None)
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from acms.log.in_force import NONE, Stale
-from acms.log.validity import Period
+from acms.log.validity import UNLABELLED, Labels, Period
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.stage import OPEN, Stage
 
@@ -101,3 +101,7 @@ class Ranked:
     #: Its facts in force, by their places in the field, and when each of them is so.
     times: Mapping[int, Period] = given(default_factory=dict[int, Period])
     warnings: tuple[str, ...] = ()
+
+    def labels(self, moment: datetime | None) -> Labels:
+        """Return what its messages and summaries have to say at a moment; None is when it was written last."""
+        return Labels(self.times, moment or self.field.newest) if self.times else UNLABELLED

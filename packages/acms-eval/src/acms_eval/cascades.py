@@ -21,7 +21,8 @@ from acms_eval.nouns import Probe, Scenario
 from acms_eval.reflectors import PerfectReflector
 from acms_eval.running import CURRENT, Remembering
 from acms_eval.scenarios.writer import Decided, Statement, Writer
-from acms_eval.topics import Chain, Phrases
+from acms_eval.sweeps import Words
+from acms_eval.topics import Chain, Phrases, drawn
 from acms_eval.topics import phrases as _phrases
 
 __all__ = ["Cascades", "Tier", "cascades", "changed_premises"]
@@ -137,15 +138,18 @@ async def cascades(
     tiers: Sequence[Tier] = ("offline", "perfect"),
     turns: int = 120,
     seeds: Sequence[int] = range(10),
-    phrases: Phrases | None = None,
+    phrases: Words = None,
     token_budget: int = 1000,
 ) -> list[Cascades]:
-    """Tell conversations with changed premises, ask about what followed, and return one row for each tier."""
+    """Tell conversations with changed premises, ask about what followed, and return one row for each tier.
+
+    Of several word lists every seed takes the next one.
+    """
     found: list[Cascades] = []
     for tier in tiers:
         asked: list[_Asked] = []
         for seed in seeds:
-            scenario = changed_premises(turns=turns, seed=seed, phrases=phrases)
+            scenario = changed_premises(turns=turns, seed=seed, phrases=drawn(phrases, seed))
             asked += await _asked(scenario, tier, token_budget)
         found.append(_row(tier, asked))
     return found

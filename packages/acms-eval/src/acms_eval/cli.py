@@ -59,6 +59,16 @@ def _reflector(name: str) -> str:
     return _one_of("none", "offline")([name])[0]
 
 
+def _lists(given: list[str]) -> list[str]:
+    from acms_eval.topics import SHIPPED
+
+    for name in given:
+        if name not in SHIPPED and not Path(name).is_file():
+            known = ", ".join(SHIPPED)
+            raise typer.BadParameter(f"{name} is no file, and none of the word lists {known}")
+    return list(dict.fromkeys(given))
+
+
 Embedders = Annotated[
     list[str],
     typer.Option(
@@ -81,8 +91,13 @@ Seeds = Annotated[
     list[int], typer.Option("--seed", metavar="N", help="Of what is said; more than one: all together.")
 ]
 Words = Annotated[
-    Path | None,
-    typer.Option("--words", metavar="FILE", exists=True, dir_okay=False, help="Say these words, not ours."),
+    list[str],
+    typer.Option(
+        "--words",
+        metavar="LIST",
+        callback=_lists,
+        help="A word list, once or more: software, household, practice, or a file of your own.",
+    ),
 ]
 Cache = Annotated[
     Path | None,
@@ -153,7 +168,7 @@ def run_(
     scenario: Scenarios = [],
     turns: Turns = None,
     seed: Seeds = [0],
-    words: Words = None,
+    words: Words = [],
     budget: Budget = None,
     embedder: Embedders = ["none"],
     reflector: Reflects = "none",
@@ -264,7 +279,7 @@ class _Scenarios:
     names: Sequence[str]
     turns: int | None
     seeds: Sequence[int]
-    words: Path | None
+    words: Sequence[str]
     budget: int | None
     #: The address of the model that rates, its name, and the name of the one that answers first.
     judging: tuple[str, str, str | None] | None
@@ -275,17 +290,20 @@ class _Scenarios:
         from acms_eval import SCENARIOS, phrases, sections
         from acms_eval.report import Document
         from acms_eval.suite import through
+        from acms_eval.topics import SHIPPED
 
-        said = None if self.words is None else phrases(self.words)
+        lists = list(map(phrases, self.words or SHIPPED[:1]))
         scenarios = [
             SCENARIOS[name](turns=self.turns or _TURNS, seed=seed, phrases=said)
             for name in (self.names or SCENARIOS)
+            for said in lists
             for seed in dict.fromkeys(self.seeds)
         ]
         keep = self.judging is not None and bool(self.judging[0])
         suite = await through(scenarios, line_up.systems, token_budget=self.budget, keep=keep, progress=tell)
         judgements = {} if self.judging is None else await _judged(suite, *self.judging, tell)
-        shown = sections.scenarios(suite, seed=self.seeds[0])
+        apart = sections.by_words(suite)
+        shown = (*sections.scenarios(suite, seed=self.seeds[0]), *([apart] if apart is not None else []))
         document = Document(
             title="Recall in scenarios",
             text=("What each system knows when it is asked, of what was said in passing.",),
@@ -293,7 +311,7 @@ class _Scenarios:
                 **self.settings,
                 "turns": str(self.turns or _TURNS),
                 "budget": "each scenario's own" if self.budget is None else str(self.budget),
-                "words": "those of ACMS" if self.words is None else self.words.name,
+                "words": ", ".join(one.name for one in lists),
             },
             sections=(*shown, *([sections.judged(judgements)] if judgements else [])),
             times=(sections.timed(suite),),
@@ -481,7 +499,7 @@ def _wide(table: Table, place: int) -> int:
 def report_(
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", file_okay=False, help="Where it goes.")],
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="The first one of what is said.")] = 0,
-    words: Words = None,
+    words: Words = [],
     embedder: Embedders = ["none"],
     system: Systems = [],
     cache: Cache = None,
@@ -494,25 +512,26 @@ def report_(
 
     The seven figures of the evaluation plan: recall against the length of a conversation, the token budget and the
     distance from a fact; precision against recall; scenarios from easy to hard; what markers are worth; what it all
-    costs. The page needs no script and no network. Two runs write the same bytes, but for the times.
+    costs. Then how much depends on the words, what whole requests show and cost, and where each sweep breaks, and why.
+    Of several word lists, by default all that come along, every seed takes the next one. The page needs no script and
+    no network. Two runs write the same bytes, but for the times.
     """
 
     async def work() -> None:
         from acms_eval import phrases
         from acms_eval.deliverables import FULL, QUICK, deliverables
+        from acms_eval.topics import SHIPPED
 
         _made(out)
+        lists = list(map(phrases, words or SHIPPED))
         async with AsyncExitStack() as stack:
             line_up = await stack.enter_async_context(_line_up(embedder, cache, system, "none"))
             document = await deliverables(
                 line_up,
                 sizes=QUICK if quick else FULL,
                 seed=seed,
-                phrases=None if words is None else phrases(words),
-                settings={
-                    "embedder": ", ".join(embedder),
-                    "words": "those of ACMS" if words is None else words.name,
-                },
+                phrases=lists,
+                settings={"embedder": ", ".join(embedder)},
                 progress=stack.enter_context(_watching()),
             )
         written = document.write(out)
@@ -535,7 +554,7 @@ def report_(
 def cascades_(
     seed: Seeds = [*range(10)],
     turns: Turns = None,
-    words: Words = None,
+    words: Words = [],
     budget: Annotated[int, typer.Option("--budget", min=1, metavar="N", help="Tokens to recall.")] = 1000,
     as_json: AsJson = False,
 ) -> None:
@@ -550,7 +569,7 @@ def cascades_(
         from acms_eval import phrases
         from acms_eval.cascades import cascades
 
-        said = None if words is None else phrases(words)
+        said = list(map(phrases, words))
         found = await cascades(turns=turns or 120, seeds=seed, phrases=said, token_budget=budget)
         screen = Screen(as_json)
         figures = ("flagged", "flagged_orphans", "caveated", "certain", "mistaken")

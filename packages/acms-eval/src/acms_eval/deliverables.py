@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from acms.ports import Embedder
 from acms.providers import OfflineReflector
@@ -19,8 +18,8 @@ from acms_eval.peers import OpenSystem, open_acms
 from acms_eval.report import Document, Section
 from acms_eval.scenarios import DISTANCES, SCENARIOS
 from acms_eval.suite import LineUp, Suite, through
-from acms_eval.sweeps import Configured, Latency, Row, Step
-from acms_eval.topics import Phrases
+from acms_eval.sweeps import Configured, Latency, Row, Step, Words
+from acms_eval.topics import drawn
 
 __all__ = ["FULL", "QUICK", "Sizes", "deliverables"]
 
@@ -37,9 +36,10 @@ _CORRECTED = 100
 class Sizes:
     """How much is measured."""
 
-    #: Conversations of each kind, and of the curve over distances, which has one question a place.
+    #: Conversations of each kind, of the curve over distances, which has one question a place, and of that over noise.
     seeds: int
     distance_seeds: int
+    noise_seeds: int
     #: Messages of a scenario.
     turns: int
     lengths: tuple[int, ...]
@@ -48,7 +48,8 @@ class Sizes:
     distance_noises: tuple[float, ...]
     noises: tuple[float, ...]
     noise_distance: int
-    #: Sweeps in which ACMS is measured with facts too, and by whole requests: "budget", "distance", "noise".
+    #: Sweeps in which ACMS is measured with facts too, and by whole requests: "budget", "corrections", "distance",
+    #: "noise".
     with_facts: tuple[str, ...]
     as_requests: tuple[str, ...]
     episode_turns: tuple[int, ...]
@@ -60,7 +61,8 @@ class Sizes:
 
 FULL = Sizes(
     seeds=3,
-    distance_seeds=10,
+    distance_seeds=6,
+    noise_seeds=9,
     turns=200,
     lengths=sweeps.LENGTHS,
     token_budgets=sweeps.TOKEN_BUDGETS,
@@ -69,7 +71,7 @@ FULL = Sizes(
     noises=sweeps.NOISES,
     noise_distance=300,
     with_facts=("budget", "noise"),
-    as_requests=("budget", "distance", "noise"),
+    as_requests=("budget", "corrections", "distance", "noise"),
     episode_turns=sweeps.EPISODE_TURNS,
     current_pcts=sweeps.CURRENT_PCTS,
     clock=(10, 50, 100, 200, 500, 1000),
@@ -78,6 +80,7 @@ FULL = Sizes(
 QUICK = Sizes(
     seeds=1,
     distance_seeds=1,
+    noise_seeds=1,
     turns=100,
     lengths=(50, 100),
     token_budgets=(100, 1000),
@@ -94,6 +97,9 @@ QUICK = Sizes(
 )
 """A few seconds: every chart, few points."""
 
+PARTS = 9
+"""What is measured one after the other: the scenarios, and eight sweeps."""
+
 OnProgress = Callable[[str, int, int], None]
 """Takes what is being measured, how much of it is done, and of how much."""
 
@@ -103,7 +109,7 @@ async def deliverables(
     *,
     sizes: Sizes = FULL,
     seed: int = 0,
-    phrases: Phrases | None = None,
+    phrases: Words = None,
     settings: Mapping[str, str] | None = None,
     progress: OnProgress | None = None,
 ) -> Document:
@@ -111,6 +117,7 @@ async def deliverables(
     run = _Run(line_up, sizes, seed, phrases, progress)
     suite = await run.suite()
     overview, by_scenario = sections.scenarios(suite, seed=seed)
+    words = sections.by_words(suite)
     return Document(
         title="How well ACMS remembers",
         text=(
@@ -121,7 +128,10 @@ async def deliverables(
         ),
         settings={
             **(settings or {}),
+            "words": ", ".join(dict.fromkeys(report.words for report in suite.reports)),
             "seeds": f"{seed} to {seed + sizes.seeds - 1}",
+            "seeds over distances": f"{seed} to {seed + sizes.distance_seeds - 1}",
+            "seeds over noise": f"{seed} to {seed + sizes.noise_seeds - 1}",
             "messages of a scenario": str(sizes.turns),
         },
         sections=(
@@ -133,6 +143,8 @@ async def deliverables(
             await run.degradation(),
             await run.topic_share(),
             await run.marked(),
+            *([words] if words is not None else []),
+            run.requests(),
             run.limits(),
         ),
         times=(await run.overhead(), sections.timed(suite)),
@@ -148,7 +160,7 @@ class _Run:
         line_up: LineUp,
         sizes: Sizes,
         seed: int,
-        phrases: Phrases | None,
+        phrases: Words,
         progress: OnProgress | None,
     ) -> None:
         self.systems = line_up.systems
@@ -158,6 +170,8 @@ class _Run:
         self.seeds = range(seed, seed + sizes.seeds)
         self.phrases = phrases
         self.progress = progress
+        #: Parts of the report, by name, in the order in which they began.
+        self._begun: dict[str, int] = {}
         #: Of all sweeps that have a harder end.
         self.rows: list[Row] = []
 
@@ -174,8 +188,13 @@ class _Run:
         return found
 
     def _step(self, step: Step) -> None:
+        self._tell(f"{step.sweep}: {step.system}", step.done, step.of)
+
+    def _tell(self, what: str, done: int, of: int) -> None:
+        part = what.partition(":")[0]
+        self._begun.setdefault(part, len(self._begun) + 1)
         if self.progress is not None:
-            self.progress(f"{step.sweep}: {step.system}", step.done, step.of)
+            self.progress(f"part {self._begun[part]} of {PARTS}, {what}", done, of)
 
     @property
     def _configured(self) -> Mapping[str, Configured]:
@@ -187,21 +206,35 @@ class _Run:
     async def suite(self) -> Suite:
         """Run every scenario."""
         talks = [
-            build(turns=self.sizes.turns, seed=seed, phrases=self.phrases)
+            build(turns=self.sizes.turns, seed=seed, phrases=drawn(self.phrases, seed))
             for build in SCENARIOS.values()
             for seed in self.seeds
         ]
-        return await through(talks, self.systems, progress=self.progress)
+        return await through(
+            talks,
+            self.systems,
+            progress=lambda what, done, of: self._tell(f"scenarios: {what.partition(':')[0]}", done, of),
+        )
 
     async def persistence(self) -> Section:
         """Measure recall against the length of a conversation."""
-        measured = partial(
-            sweeps.lengths, self.systems, seeds=self.seeds, phrases=self.phrases, progress=self._step
+        early = await sweeps.lengths(
+            self.systems,
+            values=self.sizes.lengths,
+            seeds=self.seeds,
+            phrases=self.phrases,
+            progress=self._step,
         )
-        early = await measured(values=self.sizes.lengths)
         self.rows += early
         corrected = [length for length in self.sizes.lengths if length >= _CORRECTED]
-        changed = await measured(values=corrected, scenario="corrections")
+        changed = await sweeps.lengths(
+            self._tiers("corrections"),
+            values=corrected,
+            scenario="corrections",
+            seeds=self.seeds,
+            phrases=self.phrases,
+            progress=self._step,
+        )
         self.rows += changed
         return Section(
             name="persistence",
@@ -313,7 +346,7 @@ class _Run:
             self._tiers("noise"),
             values=self.sizes.noises,
             distance=self.sizes.noise_distance,
-            seeds=range(self.seed, self.seed + self.sizes.distance_seeds),
+            seeds=range(self.seed, self.seed + self.sizes.noise_seeds),
             phrases=self.phrases,
             progress=self._step,
         )
@@ -328,6 +361,10 @@ class _Run:
             ),
             charts=(_lines("noise", "Noise about the topic", x, SHARE, rows, _hit),),
         )
+
+    def requests(self) -> Section:
+        """Say what whole requests show and cost, beside what is recalled."""
+        return sections.requests(self.rows, {f"{name}{_REQUESTS}": name for name in self.acms})
 
     def limits(self) -> Section:
         """Say where each sweep breaks, and why."""

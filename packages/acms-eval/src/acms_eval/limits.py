@@ -33,6 +33,8 @@ class Limit:
     #: The most frequent cause of what was missed there; empty when nothing was.
     cause: str
     probes: int
+    #: The least and the most that is answered there, by word list.
+    spread: tuple[float, float] | None = None
 
 
 def limits(rows: Sequence[Row], holds: float = HOLDS) -> list[Limit]:
@@ -60,4 +62,9 @@ def _limit(curve: Sequence[Row], holds: float) -> Limit:
         precision=shown.precision,
         cause=next(iter(shown.causes), ""),
         probes=shown.probes,
+        spread=_spread(list(shown.by_words.values())),
     )
+
+
+def _spread(answered: Sequence[float]) -> tuple[float, float] | None:
+    return (min(answered), max(answered)) if len(answered) > 1 else None

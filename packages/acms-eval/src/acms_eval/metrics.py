@@ -142,7 +142,12 @@ def ndcg(probe: Probe, items: Sequence[Recalled], k: int = 5) -> float:
 
 
 def score(
-    probe: Probe, items: Sequence[Recalled], *, tokens: int | None = None, seconds: float = 0.0
+    probe: Probe,
+    items: Sequence[Recalled],
+    *,
+    tokens: int | None = None,
+    seconds: float = 0.0,
+    paid: float | None = None,
 ) -> Score:
     """Return all figures of one recall; `tokens` is what was used, by default the sum over the items."""
     past = [item for item in items if not item.current]
@@ -161,4 +166,5 @@ def score(
         items=len(items),
         tokens=sum(item.tokens for item in items) if tokens is None else tokens,
         seconds=seconds,
+        paid=paid,
     )

@@ -61,6 +61,8 @@ class Scenario:
     proposals: tuple[tuple[int, Proposal], ...] = ()
     #: Tokens that it is asked within, where a run does not say.
     token_budget: int = 1000
+    #: The word list that it was written from.
+    words: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,13 @@ class Score:
     items: int
     tokens: int
     seconds: float
+    #: What the request costs that was made of it, in units of one token of uncached input; None where none was made.
+    paid: float | None = None
+
+    @property
+    def only_outdated(self) -> bool | None:
+        """Whether what is no longer so was shown and what is was not; None where nothing was superseded."""
+        return None if self.outdated is None else self.stale_anywhere and not self.hit
 
     @property
     def answered(self) -> bool:
@@ -114,7 +123,7 @@ class System(Protocol):
     """Something that is told a conversation and asked what it remembers.
 
     An attribute `confidence`, where it has one, says how sure it was of its last answer, in [0, 1]; None: it cannot
-    tell.
+    tell. An attribute `paid` says what the request costs that it made of it.
     """
 
     #: As it is called in a report.
@@ -154,6 +163,8 @@ _FIGURES: tuple[tuple[str, Callable[[Report], float | None]], ...] = (
     ("items", lambda report: _mean([score.items for score in report.scores])),
     ("tokens", lambda report: _mean([score.tokens for score in report.scores])),
     ("ask ms", lambda report: _mean([1000 * score.seconds for score in report.scores])),
+    ("only outdated", lambda report: _mean([score.only_outdated for score in report.scores])),
+    ("paid", lambda report: _mean([score.paid for score in report.scores])),
 )
 
 
@@ -170,6 +181,8 @@ class Report:
     tell_seconds: float
     #: Facts in force at the end, where the system can tell.
     facts: int | None = None
+    #: The word list that the scenario was written from.
+    words: str = ""
 
     @property
     def kind(self) -> str:

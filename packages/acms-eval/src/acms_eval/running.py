@@ -71,13 +71,18 @@ class Remembering:
 class Requesting(Remembering):
     """An ACMS session that is judged by whole requests: the history and what is recalled, within the budget."""
 
+    #: What the last request costs.
+    paid: float | None = None
+
     async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
         """Render a prompt; what its messages show of each entry was recalled, and none of it ranks above another."""
         prompt = Prompt(OpenAIChat("gpt-5")).history(self.session)
         try:
             rendered = await prompt.recall(self.session, question).user(question).render(budget=token_budget)
         except FitError:
+            self.paid = None
             return ()
+        self.paid = rendered.cache.paid()
         shown = rendered.entry_texts()
         each = rendered.tokens.upper_bound // max(1, len(shown))
         return [
@@ -98,13 +103,17 @@ async def measure(scenario: Scenario, system: System, *, token_budget: int | Non
 
 
 async def measure_budgets(
-    scenario: Scenario, system: System, token_budgets: Sequence[int]
+    scenario: Scenario, system: System, token_budgets: Sequence[int], *, roomy: int | None = None
 ) -> tuple[Report, ...]:
-    """Measure as `measure` does, each probe asked within every one of some budgets; one report for each."""
+    """Measure as `measure` does, each probe asked within every one of some budgets; one report for each.
+
+    The last one is that of `roomy`, which is asked where something was missed: else it finds what the others find.
+    """
     due: dict[int, list[Probe]] = {}
     for probe in scenario.probes:
         due.setdefault(probe.after, []).append(probe)
     scores: list[list[Score]] = [[] for _ in token_budgets]
+    more: list[Score] = []
     told = 0.0
     for count in range(len(scenario.said) + 1):
         start = time.perf_counter()
@@ -116,9 +125,11 @@ async def measure_budgets(
         told += time.perf_counter() - start
         for probe in asked:
             for found, budget in zip(scores, token_budgets, strict=True):
-                start = time.perf_counter()
-                items = await system.ask(probe.question, budget)
-                found.append(score(probe, items, seconds=time.perf_counter() - start))
+                found.append(await _asked(system, probe, budget))
+            if roomy is not None:
+                missed = [found[-1] for found in scores if not found[-1].hit]
+                more.append(await _asked(system, probe, roomy) if missed else scores[-1][-1])
+    every = [*zip(scores, token_budgets, strict=True), *([] if roomy is None else [(more, roomy)])]
     return tuple(
         Report(
             system=system.name,
@@ -127,9 +138,17 @@ async def measure_budgets(
             token_budget=budget,
             scores=tuple(found),
             tell_seconds=told,
+            words=scenario.words,
         )
-        for found, budget in zip(scores, token_budgets, strict=True)
+        for found, budget in every
     )
+
+
+async def _asked(system: System, probe: Probe, budget: int) -> Score:
+    start = time.perf_counter()
+    items = await system.ask(probe.question, budget)
+    seconds = time.perf_counter() - start
+    return score(probe, items, seconds=seconds, paid=getattr(system, "paid", None))
 
 
 async def run(

@@ -17,13 +17,16 @@ from acms_eval.nouns import Report, Score
 from acms_eval.report import Section, Table
 from acms_eval.retrieval import ALL, RetrievalReport
 from acms_eval.suite import Suite
+from acms_eval.sweeps import Row
 
 __all__ = [
     "FIGURES",
+    "by_words",
     "composite_of",
     "judged",
     "limits",
     "means",
+    "requests",
     "retrieval",
     "scenarios",
     "shares",
@@ -386,14 +389,75 @@ def _tokens(name: str) -> float:
     return 1000.0 * float(size[:-1]) if size.endswith("k") else float(size)
 
 
+def by_words(suite: Suite) -> Section | None:
+    """Return how much of what is answered depends on the words in which it is said; None with one word list."""
+    lists = sorted({report.words for report in suite.reports})
+    if len(lists) < 2:
+        return None
+    rows: list[tuple[str, ...]] = []
+    for system in suite.systems:
+        found = [
+            means([report for report in suite.of(system) if report.words == name], "answered") or 0.0
+            for name in lists
+        ]
+        rows.append((system, *map(_percent, found), _percent(max(found) - min(found))))
+    return Section(
+        name="words",
+        title="In other words",
+        text=(
+            "The same scenarios written from several word lists: other subjects, other people, other turns of phrase. "
+            "Every seed takes the next list.",
+        ),
+        tables=(Table(title=f"Answered, {PERCENT}", heads=("", *lists, "spread"), rows=tuple(rows)),),
+    )
+
+
+def requests(rows: Sequence[Row], requesting: Mapping[str, str]) -> Section:
+    """Return what whole requests show and cost beside what a recall brings; `requesting` has both names of each."""
+    found: list[tuple[str, ...]] = []
+    for one in rows:
+        if one.system not in requesting:
+            continue
+        of = (one.sweep, one.variant, one.scenario, one.at)
+        beside = [row for row in rows if row.system == requesting[one.system]]
+        item = next((row for row in beside if (row.sweep, row.variant, row.scenario, row.at) == of), None)
+        if item is not None:
+            name = " ".join(filter(None, (_sweep(one), f"{one.at:g}:", item.system)))
+            found.append(
+                (name, *_evidence(item), *_evidence(one), "" if one.paid is None else f"{one.paid:.0f}")
+            )
+    figures = ("evidence", "only outdated", "tokens")
+    heads = (*(f"{of}: {figure}" for of in ("recall", "request") for figure in figures), "request: paid")
+    return Section(
+        name="requests",
+        title="Whole requests",
+        text=(
+            "The same questions asked of a recall and of a whole request, history and recall within the same budget. "
+            "Evidence: every expected word is there. Only outdated: what is no longer so is there, what is so is not. "
+            "Paid: the tokens of a request, of which those that the provider has in its cache count a tenth.",
+        ),
+        tables=(Table(title="A recall and a request", heads=("", *heads), rows=tuple(found)),),
+    )
+
+
+def _evidence(row: Row) -> tuple[str, str, str]:
+    stale = _MISSING if row.only_outdated is None else f"{row.only_outdated:.0%}"
+    return f"{row.hit:.0%}", stale, f"{row.tokens:.0f}"
+
+
+def _sweep(one: Row | Limit) -> str:
+    """Return what a sweep is called."""
+    about = "" if " + " in one.scenario else f"({one.scenario.replace('_', ' ')})"
+    return " ".join(filter(None, (one.sweep.replace("_", " "), one.variant, about)))
+
+
 def limits(found: Sequence[Limit]) -> Section:
     """Say where each system breaks in each sweep, and why; of a sweep in which none does, that no limit was found."""
     rows: list[tuple[str, ...]] = []
     whole: list[str] = []
     for sweep in dict.fromkeys((one.sweep, one.variant, one.scenario) for one in found):
         curves = [one for one in found if (one.sweep, one.variant, one.scenario) == sweep]
-        about = "" if " + " in sweep[2] else f"({sweep[2].replace('_', ' ')})"
-        name = " ".join(filter(None, (sweep[0].replace("_", " "), sweep[1], about)))
+        name = _sweep(curves[0])
         if all(one.broke is None for one in curves):
             whole.append(f"{name} (to {curves[0].held:g})")
         rows += [(f"{name}: {one.system}", *_limit(one)) for one in curves]
@@ -411,7 +475,16 @@ def limits(found: Sequence[Limit]) -> Section:
         tables=(
             Table(
                 title="Limits",
-                heads=("sweep", "holds to", "breaks at", "answered", "hit", "precision", "cause"),
+                heads=(
+                    "sweep",
+                    "holds to",
+                    "breaks at",
+                    "answered",
+                    "by word list",
+                    "hit",
+                    "precision",
+                    "cause",
+                ),
                 rows=tuple(rows),
             ),
         ),
@@ -424,6 +497,7 @@ def _limit(one: Limit) -> tuple[str, ...]:
         "" if one.held is None else f"{one.held:g}",
         "no limit found" if one.broke is None else f"{one.broke:g}",
         f"{one.answered:.0%}",
+        "" if one.spread is None else f"{one.spread[0]:.0%} to {one.spread[1]:.0%}",
         f"{one.hit:.0%}",
         precision,
         "" if one.broke is None else one.cause,

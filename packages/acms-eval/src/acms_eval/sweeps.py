@@ -23,7 +23,7 @@ from acms_eval.nouns import Report, Scenario, Score, System
 from acms_eval.peers import OpenSystem
 from acms_eval.running import measure_budgets
 from acms_eval.scenarios import DISTANCES, SCENARIOS, corrections, spread, temporal_degradation
-from acms_eval.topics import Phrases
+from acms_eval.topics import Phrases, drawn
 
 __all__ = [
     "CURRENT_PCTS",
@@ -52,10 +52,12 @@ CURRENT_PCTS = (0.2, 0.3, 0.4, 0.5, 0.6)
 LENGTHS = (50, 100, 150, 200, 300, 500, 1000)
 NOISES = (0.0, 0.25, 0.5, 0.75, 0.9)
 ROOMY = 8
-"""Times its budget within which a probe is asked again, to tell what was missed for want of room."""
+"""Times its budget within which a probe that was missed is asked again, to tell whether that was for want of room."""
 DENSE = "high_density"
 """Scenario of the sweeps of parameters: twenty facts, so that a parameter has something to decide."""
 
+Words = Phrases | Sequence[Phrases] | None
+"""Word lists: of several every seed takes the next one; None is the first of those that come along."""
 Configured = Callable[[ACMSConfig], OpenSystem]
 """Makes systems of one configuration; only ACMS has one."""
 
@@ -107,6 +109,12 @@ class Row:
     #: By the clock: one recall, and one message told, background work included.
     ask_ms: float
     tell_ms: float
+    #: Share of the probes where something was superseded that show what is no longer so, and not what is.
+    only_outdated: float | None = None
+    #: What a request costs, in units of one token of uncached input; None for what makes no requests.
+    paid: float | None = None
+    #: Answered, by the word list of the conversation.
+    by_words: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as JSON has it."""
@@ -162,9 +170,9 @@ class _Pool:
     scenarios: list[Scenario] = field(default_factory=list[Scenario])
 
     async def measure(self, one: _Run, system: System) -> None:
-        """Tell a conversation and ask, once within its budget and once with more room."""
+        """Tell a conversation and ask within its budget, and what was missed once more with more room."""
         budget = one.scenario.token_budget if one.token_budget is None else one.token_budget
-        report, roomy = await measure_budgets(one.scenario, system, (budget, ROOMY * budget))
+        report, roomy = await measure_budgets(one.scenario, system, (budget,), roomy=ROOMY * budget)
         self.reports.append(report)
         self.roomy.append(roomy)
         self.scenarios.append(one.scenario)
@@ -189,10 +197,12 @@ def _tell(progress: Progress | None, sweep: str, one: _Run, done: int, of: int) 
 def _row(sweep: str, run: _Run, pool: _Pool, after: int | None = None) -> Row:
     """Return what was found, of the probes that were due after a message or of all."""
     reports, scores, causes = pool.reports, list[Score](), Counter[str]()
+    by_words: dict[str, list[bool]] = {}
     for report, roomy, talk in zip(reports, pool.roomy, pool.scenarios, strict=True):
         for score, with_room in zip(report.scores, roomy.scores, strict=True):
             if after in (None, score.probe.after):
                 scores.append(score)
+                by_words.setdefault(report.words, []).append(score.answered)
                 if (found := cause(talk, score, with_room)) is not None:
                     causes[found] += 1
     together = replace(reports[0], scores=tuple(scores))
@@ -219,13 +229,16 @@ def _row(sweep: str, run: _Run, pool: _Pool, after: int | None = None) -> Row:
         causes=dict(causes.most_common()),
         ask_ms=figures["ask ms"] or 0.0,
         tell_ms=1000 * told,
+        only_outdated=figures["only outdated"],
+        paid=figures["paid"],
+        by_words={name: fmean(answered) for name, answered in sorted(by_words.items())},
     )
 
 
-def _written(name: str, turns: int, seed: int, phrases: Phrases | None) -> Scenario:
+def _written(name: str, turns: int, seed: int, phrases: Words) -> Scenario:
     if name not in SCENARIOS:
         raise ValidationError(f"{name!r} is no known scenario", field="scenario", options=tuple(SCENARIOS))
-    return SCENARIOS[name](turns=turns, seed=seed, phrases=phrases)
+    return SCENARIOS[name](turns=turns, seed=seed, phrases=drawn(phrases, seed))
 
 
 # ── E2: what parameters do ──────────────────────────────────────────────────────────────────────────────────────────
@@ -238,7 +251,7 @@ async def token_budgets(
     scenarios: Sequence[str] = tuple(WEIGHTS),
     turns: int = 200,
     seeds: Sequence[int] = range(3),
-    phrases: Phrases | None = None,
+    phrases: Words = None,
     progress: Progress | None = None,
 ) -> list[Row]:
     """Return the curve from budget to recall (E2.1), by default over the probes of all scenarios of the composite.
@@ -251,11 +264,10 @@ async def token_budgets(
         for scenario in scenarios
         for seed in seeds
     ]
-    asked = (*values, ROOMY * max(values))
     pools = {(name, value): _Pool(runs[0]) for name in systems for value in values}
     for done, one in enumerate(runs, 1):
         async with one.opened() as system:
-            *found, roomy = await measure_budgets(one.scenario, system, asked)
+            *found, roomy = await measure_budgets(one.scenario, system, values, roomy=ROOMY * max(values))
         for value, report in zip(values, found, strict=True):
             pool = pools[one.system, value]
             pool.reports.append(report)
@@ -280,7 +292,7 @@ async def episode_lengths(
     turns: int = 200,
     token_budget: int | None = None,
     seeds: Sequence[int] = range(3),
-    phrases: Phrases | None = None,
+    phrases: Words = None,
     progress: Progress | None = None,
 ) -> list[Row]:
     """Return how recall depends on the messages after which an episode ends by itself (E2.2)."""
@@ -307,7 +319,7 @@ async def current_shares(
     turns: int = 200,
     token_budget: int | None = 500,
     seeds: Sequence[int] = range(3),
-    phrases: Phrases | None = None,
+    phrases: Words = None,
     progress: Progress | None = None,
 ) -> list[Row]:
     """Return how recall depends on the share of the budget that is kept for the current episode (E2.3)."""
@@ -336,7 +348,7 @@ async def lengths(
     scenario: str = DENSE,
     token_budget: int | None = None,
     seeds: Sequence[int] = range(3),
-    phrases: Phrases | None = None,
+    phrases: Words = None,
     progress: Progress | None = None,
 ) -> list[Row]:
     """Return how recall depends on the length of a conversation (E3.1): facts early, probes spread over the rest."""
@@ -362,7 +374,7 @@ async def many_episodes(
     scenario: str = DENSE,
     token_budget: int | None = None,
     seeds: Sequence[int] = range(3),
-    phrases: Phrases | None = None,
+    phrases: Words = None,
     progress: Progress | None = None,
 ) -> list[Row]:
     """Return recall across episodes of four messages (E3.2): facts in the first ones, everything asked at the end."""
@@ -389,7 +401,7 @@ async def latencies(
     scenario: str = DENSE,
     asks: int = 20,
     seed: int = 0,
-    phrases: Phrases | None = None,
+    phrases: Words = None,
     progress: Progress | None = None,
 ) -> list[Latency]:
     """Return what a message and a recall cost as a conversation grows (E3.3).
@@ -446,7 +458,7 @@ async def distances(
     noises: Sequence[float] = (0.0, 0.5),
     token_budget: int = 300,
     seeds: Sequence[int] = range(20),
-    phrases: Phrases | None = None,
+    phrases: Words = None,
     progress: Progress | None = None,
 ) -> list[Row]:
     """Return how recall depends on the messages since a fact (E5.3), without noise about its topic and with it."""
@@ -458,7 +470,9 @@ async def distances(
             at=max(known),
             system=name,
             opened=opened,
-            scenario=temporal_degradation(turns=max(known) + 1, seed=seed, phrases=phrases, noise=noise),
+            scenario=temporal_degradation(
+                turns=max(known) + 1, seed=seed, phrases=drawn(phrases, seed), noise=noise
+            ),
             token_budget=token_budget,
             variant=f"{round(100 * noise)} % noise",
         )
@@ -486,7 +500,7 @@ async def topic_shares(
     distance: int = 300,
     token_budget: int = 300,
     seeds: Sequence[int] = range(20),
-    phrases: Phrases | None = None,
+    phrases: Words = None,
     progress: Progress | None = None,
 ) -> list[Row]:
     """Return how recall depends on the share of what is said since a fact that is about its topic (E5.5)."""
@@ -494,7 +508,8 @@ async def topic_shares(
     for name, opened in systems.items():
         for value in values:
             for seed in seeds:
-                talk = temporal_degradation(turns=distance + 1, seed=seed, phrases=phrases, noise=value)
+                said = drawn(phrases, seed)
+                talk = temporal_degradation(turns=distance + 1, seed=seed, phrases=said, noise=value)
                 last = max(probe.after for probe in talk.probes)
                 talk = replace(talk, probes=tuple(one for one in talk.probes if one.after == last))
                 runs.append(
@@ -509,7 +524,7 @@ async def marked_and_plain(
     values: Sequence[int] = (200, 1000),
     token_budget: int | None = None,
     seeds: Sequence[int] = range(3),
-    phrases: Phrases | None = None,
+    phrases: Words = None,
     progress: Progress | None = None,
 ) -> list[Row]:
     """Return what it is worth to state facts with markers: the same conversations with and without."""
@@ -518,7 +533,7 @@ async def marked_and_plain(
             at=value,
             system=name,
             opened=opened,
-            scenario=corrections(turns=value, seed=seed, phrases=phrases, marked=marked),
+            scenario=corrections(turns=value, seed=seed, phrases=drawn(phrases, seed), marked=marked),
             token_budget=token_budget,
             variant="marked" if marked else "plain",
         )

@@ -1,15 +1,15 @@
-"""What conversations of the evaluation are about, and how it is said: the word list.
+"""What conversations of the evaluation are about, and how it is said: word lists.
 
-The one that comes with ACMS is `acms_eval/data/topics.json`; all its texts were written for ACMS. Scenarios take all
-that is said and asked from a word list and a seed: facts, values, corrections, noise and small talk. Another list is a
-file of the same format, which docs/how-to/evaluate.md describes; it is checked before anything is written from it.
+Three come with ACMS, in `acms_eval/data/`; all their texts were written for ACMS. Scenarios take all that is said and
+asked from a word list and a seed: facts, values, corrections, noise and small talk. Another list is a file of the same
+format, which docs/how-to/evaluate.md describes; it is checked before anything is written from it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
 from os import PathLike
@@ -22,7 +22,10 @@ from acms.knowledge import Cardinality
 from acms.text.markers import detect
 from acms_eval.metrics import carries
 
-__all__ = ["Chain", "Domain", "Phrases", "Topic", "Use", "phrases"]
+__all__ = ["SHIPPED", "Chain", "Domain", "Phrases", "Topic", "Use", "drawn", "phrases"]
+
+SHIPPED = ("software", "household", "practice")
+"""The word lists that come with ACMS: a software project, a family at home, a doctor's practice."""
 
 LEAST_VALUES = 5
 """Of a topic: what holds first, two that correct it, and two rivals."""
@@ -130,6 +133,8 @@ class Phrases:
     #: What a user says about nothing in particular, and what an assistant says to it.
     bland: tuple[str, ...]
     nods: tuple[str, ...]
+    #: As a report calls the list; that of its file where it has none.
+    name: str = ""
 
     def everything(self) -> tuple[Topic, ...]:
         """Return the topics of every kind."""
@@ -137,23 +142,31 @@ class Phrases:
 
 
 def phrases(path: str | PathLike[str] | None = None) -> Phrases:
-    """Return the word list of a file, by default the one that comes with ACMS.
+    """Return the word list of a file, or one of `SHIPPED` by its name; by default the first of these.
 
     A file that cannot be read, or from which no scenario could be written, raises a `ValidationError` whose field
     names the place, such as "topics[3].noise".
     """
-    if path is None:
-        return _shipped()
+    if path is None or path in SHIPPED:
+        return _shipped(str(path or SHIPPED[0]))
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValidationError(f"cannot read the word list {path}: {error}", field="phrases") from error
-    return _parsed(text)
+    found = _parsed(text)
+    return found if found.name else replace(found, name=Path(path).stem)
+
+
+def drawn(lists: Phrases | Sequence[Phrases] | None, seed: int) -> Phrases | None:
+    """Return the word list that a seed takes of some: they take turns."""
+    if lists is None or isinstance(lists, Phrases):
+        return lists
+    return lists[seed % len(lists)] if lists else None
 
 
 @cache
-def _shipped() -> Phrases:
-    return _parsed((files("acms_eval") / "data" / "topics.json").read_text(encoding="utf-8"))
+def _shipped(name: str) -> Phrases:
+    return _parsed((files("acms_eval") / "data" / f"{name}.json").read_text(encoding="utf-8"))
 
 
 # ── what a file must hold ───────────────────────────────────────────────────────────────────────────────────────────

@@ -62,6 +62,7 @@ def corrections(
         said=tuple(writer.said),
         probes=tuple(probes),
         proposals=tuple(writer.proposals),
+        words=writer.phrases.name,
     )
 
 

@@ -264,6 +264,7 @@ class Writer:
             probes=tuple(replace(probe, decoys=tuple(self.echoes.get(probe.topic, ()))) for probe in asked),
             proposals=tuple(self.proposals),
             token_budget=token_budget,
+            words=self.phrases.name,
         )
 
 

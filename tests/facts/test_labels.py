@@ -1,0 +1,248 @@
+"""What rests on something that has gone, or is over, is never shown as certain, in no way of asking."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from acms import ACMS, open_storage
+from acms.acs import ACS
+from acms.codecs import AnthropicMessages, OpenAIChat
+from acms.knowledge import DOUBT
+from acms.prompt import Prompt, Rendered
+from acms.providers import OfflineReflector
+from acms_eval.cascades import changed_premises
+from acms_eval.nouns import Scenario
+from acms_eval.reflectors import PerfectReflector
+from acms_eval.running import Remembering
+from tests.facts.test_doubt import Wordy, config, said
+from tests.seeds.test_remembering import CHAIN
+from tests.support.talk import Storage
+
+REQUEST = {
+    "version": "v0", "id": "6f3b6f21-7a5f-4e3f-9af0-1b2c3d4e5f60", "request_id": "r",
+    "risk_profile": {"level": "low"}, "privacy_mode": "allow",
+}  # fmt: skip
+
+
+async def shown(session: ACMS, question: str, budget: int) -> dict[str, list[str]]:
+    """What each way of asking shows of a log within a budget, text by text."""
+    history = Prompt(OpenAIChat("gpt-5")).history(session)
+    reply = await ACS(sources=[session]).render(
+        {**REQUEST, "intent": question, "budgets": {"tokens_max": budget, "time_ms": 60_000}}
+    )
+    chats = {
+        "messages": await session.messages(question, budget=budget),
+        "history": (await history.user(question).render(budget=budget + 60)).payload["messages"],
+        "prompt": (await history.recall(session, question).user(question).render(budget=budget + 60)).payload[
+            "messages"
+        ],
+    }
+    return {
+        "recall": [item.content for item in await session.recall(question, budget=budget)],
+        "window": [item.content for item in await session.window(budget)],
+        "reply": [fragment.text or "" for fragment in reply.fragments or ()],
+        **{
+            way: [text for one in chat for text in one["content"].split("\n\n")]
+            for way, chat in chats.items()
+        },
+    }
+
+
+async def taken_for_certain(session: ACMS, question: str, budget: int) -> list[str]:
+    """Name each text that shows what is in doubt without saying so, where the message that changed it is not shown."""
+    facts = await session.facts(history=True)
+    by_id = {fact.id: fact for fact in facts}
+    found: list[str] = []
+    for way, texts in (await shown(session, question, budget)).items():
+        for fact in facts:
+            if fact.doubt is None:
+                continue
+            gone = by_id[fact.doubt.premise].retired
+            assert gone is not None
+            news = [(await session.get(id)).content for id in gone.evidence]
+            if way in ("window", "messages", "history", "prompt") and any(
+                one in text for one in news for text in texts
+            ):
+                continue
+            statements = [fact.content]
+            if len(fact.sources) == 1:
+                statements.append((await session.get(fact.sources[0])).content)
+            found += [
+                f"{way} at {budget}: {text}"
+                for statement in statements
+                for text in texts
+                if statement in text and DOUBT not in text
+            ]
+    return found
+
+
+@asynccontextmanager
+async def told(scenario: Scenario, tier: str) -> AsyncGenerator[ACMS]:
+    reflector = OfflineReflector() if tier == "offline" else PerfectReflector(scenario)
+    async with ACMS(scenario.name, open_storage("memory://"), None, reflector=reflector) as session:
+        system = Remembering(session)
+        for one in scenario.said:
+            await system.tell(one)
+        await session.close_episode()
+        await system.settle()
+        yield session
+
+
+@pytest.mark.parametrize(("tier", "seed"), [("offline", 0), ("perfect", 1), ("perfect", 2)])
+async def test_no_dependant_is_shown_as_certain_where_what_changed_is_not_visible(
+    tier: str, seed: int
+) -> None:
+    scenario = changed_premises(turns=60, seed=seed)
+    async with told(scenario, tier) as session:
+        doubtful = [fact for fact in await session.facts() if fact.doubt is not None]
+        assert doubtful
+        wrong: list[str] = []
+        for budget in (60, 200, 900, 6000):
+            for probe in scenario.probes[:2]:
+                wrong += await taken_for_certain(session, probe.question, budget)
+        assert not wrong
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+async def test_every_way_of_asking_says_a_doubt_that_no_message_brought_up(seed: int) -> None:
+    whole = changed_premises(turns=60, seed=seed)
+    end = next(place for place, one in enumerate(whole.said) if one.part == "correction")
+    cut = [pair for pair in whole.proposals if pair[0] < end]
+    scenario = replace(whole, said=whole.said[:end], proposals=tuple(cut))
+    async with told(scenario, "perfect") as session:
+        rested = {id for fact in await session.facts() for id in fact.depends_on}
+        for fact in await session.facts():
+            if fact.id in rested and not fact.depends_on:
+                await session.state(fact.subject, fact.attribute, "something else")
+        assert len([fact for fact in await session.facts() if fact.doubt is not None]) >= 3
+        question = next(probe.question for probe in scenario.probes if probe.topic == "changed")
+        wrong = [
+            text for budget in (90, 400, 6000) for text in await taken_for_certain(session, question, budget)
+        ]
+        assert not wrong
+        ways = await shown(session, question, 6000)
+        assert not [way for way, texts in ways.items() if DOUBT not in "".join(texts)]
+
+
+SAID = (
+    ("user", "We write the backend in Python."),
+    ("assistant", "Noted, go on."),
+    ("user", "Since we chose Python, the mapper is SQLAlchemy."),
+    ("assistant", "Noted, go on."),
+)
+
+
+def texts(rendered: Rendered) -> list[str]:
+    return [str(one["content"]) for one in rendered.payload["messages"]]
+
+
+async def test_a_history_stays_as_it_was_while_it_shows_what_changed(storage: Storage) -> None:
+    async with ACMS("stays", storage, None, reflector=OfflineReflector(), config=config()) as session:
+        await said(session, *CHAIN.values())
+        prompt = Prompt(OpenAIChat("gpt-5")).history(session)
+        before = texts(await prompt.render(budget=4000))
+        await said(session, "Decision: we're switching from Python to Go.")
+        assert any(fact.doubt is not None for fact in await session.facts())
+        after = texts(await prompt.render(budget=4000))
+        assert after[: len(before)] == before
+        assert DOUBT not in "".join(after)
+        assert DOUBT not in (await session.window(4000)).text()
+        short = await session.recall("Which ORM pattern do we use?", budget=4000)
+        assert DOUBT in short.text(), "a recall says it in any case"
+
+
+async def test_what_changed_out_of_sight_labels_a_history_and_begins_it_anew(storage: Storage) -> None:
+    async with ACMS("aside", storage, None, config=config()) as session:
+        ids = [await session.ingest(role, text) for role, text in SAID]
+        python = await session.state("backend", "language", "Python", sources=ids[:1])
+        await session.state("backend", "mapper", "SQLAlchemy, because of Python", sources=ids[2:3])
+        prompt = Prompt(OpenAIChat("gpt-5")).history(session)
+        plain = texts(await prompt.render(budget=4000))
+        stated = await session.state("backend", "language", "Go")
+        statement = SAID[2][1]
+        label = f"[in doubt: rests on v{python.version}, which v{stated.version} replaced]"
+        for shown in (
+            texts(await prompt.render(budget=4000)),
+            texts(
+                await Prompt(AnthropicMessages("claude-sonnet-4-5")).last(session, n=9).render(budget=4000)
+            ),
+            [str(one["content"]) for one in await session.messages("What do we use?", budget=4000)],
+            [item.content for item in await session.window(4000)],
+        ):
+            assert any(f"{statement} {label}" in text for text in shown), shown
+        rendered = await prompt.render(budget=4000)
+        assert rendered.tokens.upper_bound <= 4000
+        assert any(f"{statement} {label}" in text for text in texts(rendered)), "and so it stays"
+        assert DOUBT not in (await session.at(stated.version - 1).window(4000)).text()
+        await session.undo(stated.version)
+        assert texts(await prompt.render(budget=4000)) == plain
+        await session.ingest("user", "Go on then.")
+        assert texts(await prompt.render(budget=4000))[: len(plain)] == plain
+
+
+async def test_a_summary_in_front_says_that_it_is_in_doubt(storage: Storage) -> None:
+    reflector = OfflineReflector()
+    async with ACMS(
+        "front", storage, None, reflector=reflector, config=config(), summarizer=Wordy()
+    ) as session:
+        await said(session, *CHAIN.values(), *(f"Row {n} of the import was read. " * 30 for n in range(8)))
+        done = await session.wait(await session.compact(preserve_recent_count=2))
+        assert done is not None
+        await said(session, "Decision: we're switching from Python to Go.")
+        for budget in (900, 3000):
+            for way, found in (await shown(session, "What is next?", budget)).items():
+                for text in found:
+                    assert DOUBT in text or (done.summary or "") not in text, way
+
+
+@pytest.mark.parametrize("budget", [1, 5, 20, 30, 45, 60, 100])
+async def test_a_label_never_breaks_a_budget(storage: Storage, budget: int) -> None:
+    async with ACMS("tight", storage, None, config=config()) as session:
+        await session.state("backend", "language", "Python")
+        id = await session.ingest(
+            "assistant", "Since it is Python, the mapper is SQLAlchemy. " * (1 + budget // 12)
+        )
+        await session.state("backend", "mapper", "SQLAlchemy, because of Python", sources=[id])
+        await session.state("backend", "language", "Go")
+        for items in (await session.window(budget), await session.recall("mapper?", budget=budget)):
+            assert session.counter.count(items.text()) <= budget
+            assert items.tokens <= budget
+
+
+async def test_what_is_over_says_so_in_the_message_that_said_it(storage: Storage) -> None:
+    async with ACMS("over", storage, None, config=config()) as session:
+        now = datetime(2026, 3, 2, 9, tzinfo=UTC)
+        session._shared.clock = lambda: now
+        id = await session.ingest("user", "The desk in the corner is mine this week.")
+        await session.ingest("assistant", "Noted, go on.")
+        await session.state("desk", "owner", "user", sources=[id], valid_to="2026-03-09")
+        assert "[until" not in (await session.window(500)).text()
+        now += timedelta(days=30)
+        text = "The desk in the corner is mine this week. [until 2026-03-09]"
+        for way, found in (await shown(session, "Whose desk is in the corner?", 500)).items():
+            assert any(text in one for one in found), way
+
+
+async def test_what_another_session_said_carries_its_label(storage: Storage) -> None:
+    async with (
+        ACMS("here", storage, None, config=config(), namespace="user:1") as here,
+        ACMS("there", storage, None, config=config(), namespace="user:1") as there,
+    ):
+        await here.ingest("user", "Good morning.")
+        ids = [await there.ingest(role, text) for role, text in SAID]
+        python = await there.state("backend", "language", "Python", sources=ids[:1])
+        await there.state("backend", "mapper", "SQLAlchemy, because of Python", sources=ids[2:3])
+        stated = await there.state("backend", "language", "Go")
+        label = f"[in doubt: rests on v{python.version}, which v{stated.version} replaced]"
+        items = await here.recall("Which mapper, SQLAlchemy?", scope="namespace", budget=2000)
+        (shown_,) = [item.content for item in items if item.id == ids[2]]
+        assert shown_ == f"{SAID[2][1]} {label}"
+        child = await there.fork(session_id="child")
+        items = await child.recall("Which mapper, SQLAlchemy?", scope="namespace", budget=2000)
+        assert f"{SAID[2][1]} {label}" in [item.content for item in items]
+        assert label in (await child.window(2000)).text()
