@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias, TypeVar
 
 from mcp.server import Server
 from mcp.server.caching import CacheHint
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolRequestParams,
-    CallToolResult,
     GetPromptRequestParams,
     GetPromptResult,
     ListPromptsResult,
@@ -26,14 +24,14 @@ from mcp_types import (
     PaginatedRequestParams,
     ReadResourceRequestParams,
     ReadResourceResult,
-    TextContent,
     TextResourceContents,
 )
 
 from acms.errors import ACMSError, NotFoundError, ValidationError
-from acms.mcp import resources
-from acms.mcp.failures import described
+from acms.mcp import resources, tasks
+from acms.mcp.failures import answered, described, failed, written
 from acms.mcp.memory import Memory
+from acms.mcp.tasks import TaskParams
 from acms.mcp.tools import TOOLS
 from acms.model import Json
 from acms.observability.logging import log, safe_error
@@ -64,7 +62,7 @@ def build(memory_of: Callable[[Context], Memory]) -> Server[Any]:
     async def list_tools(_: Context, __: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=[one.tool for one in TOOLS.values()])
 
-    async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
+    async def call_tool(context: Context, params: CallToolRequestParams) -> HandlerResult:
         return await _called(memory_of(context), context, params)
 
     async def list_resources(context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
@@ -77,7 +75,7 @@ def build(memory_of: Callable[[Context], Memory]) -> Server[Any]:
     async def read_resource(context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
         uri = str(params.uri)
         found = await _asked(resources.read(memory_of(context), uri), uri=uri)
-        text = TextResourceContents(uri=uri, mime_type=resources.JSON, text=_written(found))
+        text = TextResourceContents(uri=uri, mime_type=resources.JSON, text=written(found))
         return ReadResourceResult(contents=[text])
 
     async def list_prompts(_: Context, __: PaginatedRequestParams | None) -> ListPromptsResult:
@@ -86,7 +84,20 @@ def build(memory_of: Callable[[Context], Memory]) -> Server[Any]:
     async def get_prompt(context: Context, params: GetPromptRequestParams) -> GetPromptResult:
         return await _asked(resources.prompted(memory_of(context), params.name, params.arguments))
 
-    return Server(
+    async def get_task(context: Context, params: TaskParams) -> HandlerResult:
+        tasks.required(context)
+        return await _asked(tasks.status(memory_of(context), params.task_id))
+
+    async def update_task(context: Context, params: TaskParams) -> HandlerResult:
+        await get_task(context, params)  # none of ours asks for anything
+        return {}
+
+    async def cancel_task(context: Context, params: TaskParams) -> HandlerResult:
+        tasks.required(context)
+        await _asked(tasks.cancel(memory_of(context), params.task_id))
+        return {}
+
+    made: Server[Any] = Server(
         "acms",
         version=__version__,
         title="ACMS",
@@ -97,16 +108,20 @@ def build(memory_of: Callable[[Context], Memory]) -> Server[Any]:
             "resources/templates/list": _FIXED,
         },
         on_list_tools=list_tools,
-        on_call_tool=call_tool,
         on_list_resources=list_resources,
         on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
     )
+    made.add_request_handler("tools/call", CallToolRequestParams, call_tool)
+    made.extensions[tasks.EXTENSION] = {}
+    for method, handler in (("get", get_task), ("update", update_task), ("cancel", cancel_task)):
+        made.add_request_handler(f"tasks/{method}", TaskParams, handler)
+    return made
 
 
-async def _called(memory: Memory, context: Context, params: CallToolRequestParams) -> CallToolResult:
+async def _called(memory: Memory, context: Context, params: CallToolRequestParams) -> HandlerResult:
     """Call a tool; what goes wrong in it is its result, which a model can read."""
     spec = TOOLS.get(params.name)
     if spec is None:
@@ -118,12 +133,13 @@ async def _called(memory: Memory, context: Context, params: CallToolRequestParam
     try:
         given = spec.read(params.arguments)
         found = await _attended(_work(spec.handler(memory, given)), report)
+        task = await tasks.created(memory, found) if "job" in found and tasks.declared(context) else None
     except ACMSError as error:
-        return _failed(error)
+        return failed(error)
     except Exception as error:
         log(logging.ERROR, "mcp_broke", tool=params.name, error=safe_error(error))
-        return _failed(ACMSError())
-    return CallToolResult(content=[TextContent(text=_written(found))], structured_content=dict(found))
+        return failed(ACMSError())
+    return answered(found) if task is None else task
 
 
 async def _work(work: Awaitable[T]) -> T:
@@ -173,16 +189,3 @@ async def _asked(work: Coroutine[Any, Any, T], **about: Json) -> T:
 
 async def _silent(_: float) -> None:
     """Report nothing."""
-
-
-def _failed(error: ACMSError) -> CallToolResult:
-    """Return an error as the result of a tool."""
-    told = described(error)
-    lines = [f"{told['code']}: {told['message']}", *[f"- {one}" for one in told["options"]]]
-    return CallToolResult(
-        content=[TextContent(text="\n".join(lines))], structured_content={"error": told}, is_error=True
-    )
-
-
-def _written(found: Mapping[str, Json]) -> str:
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
