@@ -125,7 +125,7 @@ class Driver(script.Driver):
                 if "id" in item:
                     assert item == known[item["id"]]
                 if str(item.get("id")).startswith("fc_"):
-                    assert before["id"] == item["id"].replace("fc", "rs"), "a call without its reasoning"
+                    assert before["id"] == item["id"].replace("fc_", "rs_"), "a call without its reasoning"
         called = [items for items in self.seen if items[-1].get("type") == "function_call_output"]
         assert all(items[-3]["type"] == "reasoning" for items in called)
 

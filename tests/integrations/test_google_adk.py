@@ -79,10 +79,7 @@ class Model(BaseLlm):
         sent = chat(llm_request.contents)
         system = [{"role": "system", "content": str(llm_request.config.system_instruction)}]
         script.check([*system, *sent], self.budget, interrupted=self.interrupted)
-        last = dict(sent[-1])
-        if last["role"] == "tool":
-            last["content"] = json.loads(last["content"])["result"]
-        said = script.answer([*sent[:-1], last])
+        said = script.answer(sent)
         parts = [types.Part(text=self.thought, thought=True)] if self.thought else []
         if said["content"]:
             parts.append(types.Part(text=said["content"]))
@@ -123,9 +120,6 @@ class Driver(script.Driver):
         async for event in run:
             answer = "".join(part.text or "" for part in (event.content and event.content.parts) or ())
         return answer
-
-    def output(self, text: str) -> str:
-        return json.loads(text)["result"]
 
     async def kept(self) -> list[Any]:
         found = await self.sessions.get_session(**self.where)

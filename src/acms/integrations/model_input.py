@@ -149,10 +149,10 @@ async def model_input(
             room = (least + most) // 2
             continue
         shown = await _rendered(session, rendered, dialect, known or {})
-        more = sum(dialect.unseen(one, session.counter) for each in shown for one in each.originals)
+        messages, more = _written(shown, dialect, session.counter)
         over = rendered.tokens.upper_bound + more - budget
         if over <= 0:
-            return _written(shown, dialect)
+            return messages
         most = room
         room = max((least + most) // 2, most * budget // (budget + over) - budget // _STEP)
     options = ("raise the budget", "leave the reasoning of the model out of the history")
@@ -225,10 +225,11 @@ def _paired(shown: Sequence[_Shown]) -> list[_Shown]:
     return found
 
 
-def _written(shown: Sequence[_Shown], dialect: Dialect[M]) -> list[M]:
-    """Return the framework's own messages, and those that ACMS wrote as such."""
+def _written(shown: Sequence[_Shown], dialect: Dialect[M], counter: TokenCounter) -> tuple[list[M], int]:
+    """Return the framework's own messages and those that ACMS wrote, and what they cost beyond what the codec saw."""
     names: dict[str, str] = {}
     found: list[M] = []
+    more = 0
     for message, originals in shown:
         calls = [part for part in message.parts if isinstance(part, ToolCall)]
         names.update({one.call_id: one.name for one in calls})
@@ -236,8 +237,10 @@ def _written(shown: Sequence[_Shown], dialect: Dialect[M]) -> list[M]:
             (names.get(part.call_id, ""), part) for part in message.parts if isinstance(part, ToolResult)
         ]
         text = "\n".join([one for one in (message.text, *(result.output for _, result in results)) if one])
-        found += originals or [dialect.make(Said(message.role, text, calls, results))]
-    return found
+        made = originals or [dialect.make(Said(message.role, text, calls, results))]
+        more += sum(dialect.unseen(one, counter) for one in made)
+        found += made
+    return found, more
 
 
 async def _kept(session: ACMS, id: str, dialect: Dialect[M]) -> M | None:

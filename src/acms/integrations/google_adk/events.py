@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from json import loads
 from typing import Any
 from urllib.parse import quote
@@ -56,16 +57,18 @@ class EventDialect:
             called = types.FunctionCall(id=call.call_id, name=call.name, args=loads(call.arguments))
             parts.append(types.Part(function_call=called))
         for name, one in said.results:
-            answer = types.FunctionResponse(id=one.call_id, name=name, response={"result": one.output})
+            answer = types.FunctionResponse(id=one.call_id, name=name, response=_response(one.output))
             parts.append(types.Part(function_response=answer))
         content = types.Content(role="model" if own else "user", parts=parts)
         return Event(author=self.agent if own else "user", content=content)
 
     def unseen(self, message: Event, counter: TokenCounter) -> int:
-        """Count thoughts, inline files, and who said it."""
-        foreign = counter.count(f"[{message.author}] :") + 8 if self.is_foreign(message) else 0
-        files = sum(part.inline_data is not None for part in _given(message))
-        return reasoning(self.write(message), counter) + PER_MEDIUM * files + foreign
+        """Count thoughts, inline files, what JSON adds to the answers of tools, and who said it."""
+        found = counter.count(f"[{message.author}] :") + 8 if self.is_foreign(message) else 0
+        found += PER_MEDIUM * sum(part.inline_data is not None for part in _given(message))
+        for answer in message.get_function_responses():
+            found += counter.count(json_text(answer.response or {})) - counter.count(_output(answer))
+        return found + reasoning(self.write(message), counter)
 
     def is_foreign(self, event: Event) -> bool:
         """Return whether another agent is the author."""
@@ -97,6 +100,20 @@ def reported(event: Event) -> types.Content:
     return types.Content(role="user", parts=[types.Part(text=f"[{event.author}]: " + "\n".join(said))])
 
 
+def _output(answer: types.FunctionResponse) -> str:
+    """Return what a tool answered: ADK wraps what is no object."""
+    given = answer.response or {}
+    return json_text(given["result"] if given.keys() == {"result"} else given)
+
+
+def _response(output: str) -> dict[str, Any]:
+    """Return what a tool answered as it is sent; of what was cut the text."""
+    with suppress(ValueError):
+        if isinstance(found := loads(output), dict):
+            return found
+    return {"result": output}
+
+
 def _given(event: Event) -> list[types.Part]:
     return (event.content and event.content.parts) or []
 
@@ -107,7 +124,7 @@ def _part(given: types.Part, role: Role) -> list[Part]:
         return [ToolCall(call.id or call.name or "", call.name or "", json_text(call.args or {}))]
     if given.function_response and role is Role.TOOL:
         answer = given.function_response
-        return [ToolResult(answer.id or answer.name or "", json_text(answer.response or {}))]
+        return [ToolResult(answer.id or answer.name or "", _output(answer))]
     if given.text:
         thought = given.thought and role is Role.ASSISTANT
         return [Reasoning(given.text) if thought else Text(given.text)]
