@@ -28,7 +28,7 @@ from agent_framework import (
 from acms.codecs import OpenAIChat
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
-from acms.integrations.model_input import Request, Said, Sessions, as_made, json_text, model_input, reasoning
+from acms.integrations.model_input import Made, Request, Sessions, as_made, json_text, model_input, reasoning
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, StorageBackend, TokenCounter
 from acms.prompt_types import Tool
@@ -179,7 +179,7 @@ class _Dialect:
     def read(self, json: str) -> Message:
         return Message.from_json(json)
 
-    def make(self, said: Said) -> Message:
+    def make(self, said: Made) -> Message:
         if said.results:
             answers = [
                 Content.from_function_result(one.call_id, result=one.output) for _, one in said.results

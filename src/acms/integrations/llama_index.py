@@ -29,7 +29,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation
 
 from acms.codecs import OpenAIChat
-from acms.integrations.model_input import Request, Said, as_made, json_text, model_input, reasoning, scope_of
+from acms.integrations.model_input import Made, Request, as_made, json_text, model_input, reasoning, scope_of
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
 from acms.results import ContextItems
@@ -208,7 +208,7 @@ class _Dialect:
     def read(self, json: str) -> ChatMessage:
         return ChatMessage.model_validate_json(json)
 
-    def make(self, said: Said) -> ChatMessage:
+    def make(self, said: Made) -> ChatMessage:
         blocks: list[Any] = [TextBlock(text=said.text)] if said.text else []
         for one in said.calls:
             id, name, given = one.call_id, one.name, one.arguments

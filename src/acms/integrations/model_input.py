@@ -22,8 +22,8 @@ from acms.session import ACMS
 
 __all__ = [
     "Dialect",
+    "Made",
     "Request",
-    "Said",
     "Sessions",
     "StateMemory",
     "as_made",
@@ -44,8 +44,8 @@ _STEP = 32
 """By at least one part in so many of the budget each time."""
 
 
-class Said(NamedTuple):
-    """What a message of a prompt says."""
+class Made(NamedTuple):
+    """A message that ACMS wrote."""
 
     role: Role
     text: str
@@ -68,7 +68,7 @@ class Dialect(Protocol[M]):
         """Return the message that a `Raw` part keeps."""
         ...
 
-    def make(self, said: Said) -> M:
+    def make(self, said: Made) -> M:
         """Return what ACMS wrote as a message of the framework."""
         ...
 
@@ -116,7 +116,7 @@ class Request:
     tools: Sequence[Tool] = ()
 
 
-class _Shown(NamedTuple):
+class _Sourced(NamedTuple):
     """One message of a request, and the framework's own ones that say it; none when ACMS wrote it."""
 
     message: PromptMessage
@@ -176,7 +176,7 @@ def _prompt(session: ACMS, request: Request) -> Prompt:
 
 async def _rendered(
     session: ACMS, rendered: Rendered, dialect: Dialect[M], known: Mapping[str, M]
-) -> list[_Shown]:
+) -> list[_Sourced]:
     ids = dict.fromkeys(
         id for message in rendered.messages if _may_be_original(message) for id in message.sources
     )
@@ -188,7 +188,7 @@ async def _rendered(
             one = await _kept(session, id, dialect)
         if one is not None:
             found[id] = one
-    shown: list[_Shown] = []
+    shown: list[_Sourced] = []
     for message in _whole(rendered.messages):
         if message.role in (Role.SYSTEM, Role.DEVELOPER) and not message.sources:
             continue  # the instructions of the request
@@ -196,7 +196,7 @@ async def _rendered(
         same = len(said) == len(message.sources) > 0 and _content(message.parts) == _content(
             [part for one in said for part in _parts(dialect.write(one))]
         )
-        shown.append(_Shown(message, said if same else ()))
+        shown.append(_Sourced(message, said if same else ()))
     return _paired(shown)
 
 
@@ -211,21 +211,21 @@ def _whole(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
     return found
 
 
-def _paired(shown: Sequence[_Shown]) -> list[_Shown]:
+def _paired(shown: Sequence[_Sourced]) -> list[_Sourced]:
     """Take a call and its answers alike, all as they were made or none: codecs give calls other ids where they must."""
-    found: list[_Shown] = []
+    found: list[_Sourced] = []
     for one in shown:
         if one.message.role is Role.TOOL and found and bool(one.originals) != bool(found[-1].originals):
             start = len(found) - 1
             while start and found[start].message.role is Role.TOOL:
                 start -= 1
-            found[start:] = [_Shown(each.message) for each in found[start:]]
-            one = _Shown(one.message)
+            found[start:] = [_Sourced(each.message) for each in found[start:]]
+            one = _Sourced(one.message)
         found.append(one)
     return found
 
 
-def _written(shown: Sequence[_Shown], dialect: Dialect[M], counter: TokenCounter) -> tuple[list[M], int]:
+def _written(shown: Sequence[_Sourced], dialect: Dialect[M], counter: TokenCounter) -> tuple[list[M], int]:
     """Return the framework's own messages and those that ACMS wrote, and what they cost beyond what the codec saw."""
     names: dict[str, str] = {}
     found: list[M] = []
@@ -237,7 +237,7 @@ def _written(shown: Sequence[_Shown], dialect: Dialect[M], counter: TokenCounter
             (names.get(part.call_id, ""), part) for part in message.parts if isinstance(part, ToolResult)
         ]
         text = "\n".join([one for one in (message.text, *(result.output for _, result in results)) if one])
-        made = originals or [dialect.make(Said(message.role, text, calls, results))]
+        made = originals or [dialect.make(Made(message.role, text, calls, results))]
         more += sum(dialect.unseen(one, counter) for one in made)
         found += made
     return found, more
@@ -272,7 +272,7 @@ def as_made(entry: Entry, dialect: Dialect[M]) -> M:
     kept = original(entry, dialect)
     if kept is not None and says(entry, dialect.write(kept)):
         return kept
-    return dialect.make(Said(entry.role or Role.USER, entry.content))
+    return dialect.make(Made(entry.role or Role.USER, entry.content))
 
 
 def says(entry: Entry, written: Mapping[str, Any]) -> bool:

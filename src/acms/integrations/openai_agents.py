@@ -81,11 +81,10 @@ class ACMSSession:
     async def pop_item(self) -> Any | None:
         """Put the newest item out of force and return it; None when there is none. History keeps it."""
         async with self._locks.here():
-            newest = await self.memory.entries(1)
-            if not newest:
-                return None
-            await self.memory.retract(newest[0].id, reason="popped", alone=True)
-            return _item(newest[0])
+            for newest in await self.memory.entries(1):
+                await self.memory.retract(newest.id, reason="popped", alone=True)
+                return _item(newest)
+            return None
 
     async def clear_session(self) -> None:
         """Put all items out of force. History keeps them."""
@@ -117,9 +116,8 @@ class ACMSSession:
             for one in data.agent.tools
             if isinstance(one, FunctionTool)
         ]
-        prompt = prompt.tools(tools)
         said = [_text(item.get("content")) for item in given if item.get("role") == "user"]
-        prompt = prompt.history(self.memory)
+        prompt = prompt.tools(tools).history(self.memory)
         if said and said[-1].strip():
             prompt = prompt.recall(self.memory, said[-1], scope=scope_of(self.memory))
         if pending := _pending(given, await self.memory.entries(1)):
@@ -128,8 +126,8 @@ class ACMSSession:
         messages = rendered.messages[written:]
         newest = 2 * sum(len(one.sources) for one in messages)  # reasoning in between is perhaps not shown
         shown = _restored(rendered.payload["input"][written:], messages, await self.memory.entries(newest))
-        spare = budget - rendered.tokens.upper_bound
-        return ModelInputData(self._with_turn(shown, given, spare), instructions)
+        shown = self._with_turn(shown, given, budget - rendered.tokens.upper_bound)
+        return ModelInputData(shown, instructions)
 
     def _with_turn(self, shown: list[Any], given: Sequence[Any], spare: int) -> list[Any]:
         """Send the current turn as it is, with what ACMS does not understand, if all of it is shown and fits."""
@@ -159,8 +157,8 @@ def _item(entry: Entry) -> Any:
         return json.loads(kept)
     for part in entry.parts:  # withheld: the frame of a call and of its answer stays
         if isinstance(part, ToolCall):
-            called = {"call_id": part.call_id, "name": part.name, "arguments": part.arguments}
-            return {"type": "function_call", **called}
+            called = {"type": "function_call", "call_id": part.call_id}
+            return {**called, "name": part.name, "arguments": part.arguments}
         if isinstance(part, ToolResult):
             return {"type": "function_call_output", "call_id": part.call_id, "output": part.output}
     if entry.role is None:

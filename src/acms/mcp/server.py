@@ -84,19 +84,6 @@ def build(memory_of: Callable[[Context], Memory]) -> Server[Any]:
     async def get_prompt(context: Context, params: GetPromptRequestParams) -> GetPromptResult:
         return await _asked(resources.prompted(memory_of(context), params.name, params.arguments))
 
-    async def get_task(context: Context, params: TaskParams) -> HandlerResult:
-        tasks.required(context)
-        return await _asked(tasks.status(memory_of(context), params.task_id))
-
-    async def update_task(context: Context, params: TaskParams) -> HandlerResult:
-        await get_task(context, params)  # none of ours asks for anything
-        return {}
-
-    async def cancel_task(context: Context, params: TaskParams) -> HandlerResult:
-        tasks.required(context)
-        await _asked(tasks.cancel(memory_of(context), params.task_id))
-        return {}
-
     made: Server[Any] = Server(
         "acms",
         version=__version__,
@@ -115,10 +102,29 @@ def build(memory_of: Callable[[Context], Memory]) -> Server[Any]:
         on_get_prompt=get_prompt,
     )
     made.add_request_handler("tools/call", CallToolRequestParams, call_tool)
-    made.extensions[tasks.EXTENSION] = {}
-    for method, handler in (("get", get_task), ("update", update_task), ("cancel", cancel_task)):
-        made.add_request_handler(f"tasks/{method}", TaskParams, handler)
+    _add_tasks(made, memory_of)
     return made
+
+
+def _add_tasks(server: Server[Any], memory_of: Callable[[Context], Memory]) -> None:
+    """Add the extension by which a call may go on as a task."""
+
+    async def get_task(context: Context, params: TaskParams) -> HandlerResult:
+        tasks.required(context)
+        return await _asked(tasks.status(memory_of(context), params.task_id))
+
+    async def update_task(context: Context, params: TaskParams) -> HandlerResult:
+        await get_task(context, params)  # none of ours asks for anything
+        return {}
+
+    async def cancel_task(context: Context, params: TaskParams) -> HandlerResult:
+        tasks.required(context)
+        await _asked(tasks.cancel(memory_of(context), params.task_id))
+        return {}
+
+    server.extensions[tasks.EXTENSION] = {}
+    for method, handler in (("get", get_task), ("update", update_task), ("cancel", cancel_task)):
+        server.add_request_handler(f"tasks/{method}", TaskParams, handler)
 
 
 async def _called(memory: Memory, context: Context, params: CallToolRequestParams) -> HandlerResult:

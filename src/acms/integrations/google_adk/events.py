@@ -10,7 +10,7 @@ from urllib.parse import quote
 from google.adk.events.event import Event
 from google.genai import types
 
-from acms.integrations.model_input import Said, json_text, original, reasoning, says
+from acms.integrations.model_input import Made, json_text, original, reasoning, says
 from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
 from acms.text.chat_messages import PER_MEDIUM
@@ -49,7 +49,7 @@ class EventDialect:
         """Return the event that was kept."""
         return Event.model_validate_json(json)
 
-    def make(self, said: Said) -> Event:
+    def make(self, said: Made) -> Event:
         """Return what ACMS wrote as an event of the user or of the agent that is asked."""
         own = said.role in (Role.ASSISTANT, Role.TOOL) and not said.results
         parts = [types.Part(text=said.text)] if said.text and not said.results else []
@@ -81,7 +81,7 @@ def event_of(entry: Entry) -> Event:
     kept = original(entry, dialect)
     if kept is not None and says(entry, dialect.write(kept)):
         return kept
-    made = dialect.make(Said(entry.role or Role.USER, entry.content))
+    made = dialect.make(Made(entry.role or Role.USER, entry.content))
     if kept is not None:
         return kept.model_copy(update={"content": made.content})
     return made.model_copy(update={"id": entry.key or entry.id, "timestamp": entry.created_at.timestamp()})

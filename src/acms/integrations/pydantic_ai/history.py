@@ -19,7 +19,7 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext
 
 from acms.codecs import OpenAIChat
-from acms.integrations.model_input import Request, Said, model_input
+from acms.integrations.model_input import Made, Request, model_input
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
 from acms.prompt_types import Tool
@@ -139,7 +139,7 @@ class _Dialect:
 
     def write(self, message: Piece) -> Mapping[str, Any]:
         given = message.message
-        role, parts = Role.ASSISTANT, [said for part in given.parts for said in _said(part)]
+        role, parts = Role.ASSISTANT, [said for part in given.parts for said in _parts(part)]
         if isinstance(given, ai.ModelRequest):
             role = Role.TOOL if isinstance(given.parts[0], ai.ToolReturnPart) else Role.USER
         if not unkept(message):
@@ -151,7 +151,7 @@ class _Dialect:
         kept = loads(json)
         return Piece(kept["key"], loaded(kept["message"]))
 
-    def make(self, said: Said) -> Piece:
+    def make(self, said: Made) -> Piece:
         if said.role is Role.ASSISTANT:
             calls = [ai.ToolCallPart(one.name, one.arguments, one.call_id) for one in said.calls]
             text = [ai.TextPart(said.text)] if said.text else []
@@ -214,7 +214,7 @@ def _key(message: ai.ModelMessage) -> str:
     return f"{message.kind}:{blake2b(dumps(said).encode(), digest_size=16).hexdigest()}"
 
 
-def _said(part: ai.ModelResponsePart | ai.ModelRequestPart) -> list[Part]:
+def _parts(part: ai.ModelResponsePart | ai.ModelRequestPart) -> list[Part]:
     if isinstance(part, ai.TextPart):
         return [Text(part.content)] if part.content else []
     if isinstance(part, ai.ThinkingPart):
