@@ -2,12 +2,11 @@
 
 import asyncio
 
-from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.llms.mock import MockFunctionCallingLLM
 
 from acms import ACMS
-from acms.integrations.llama_index import ACMSMemory
+from acms.integrations.llama_index import ACMSFunctionAgent, ACMSMemory
 
 
 def model(messages, **kwargs):
@@ -21,7 +20,7 @@ async def main() -> None:
     async with ACMS("chat", "memory://", namespace="user:1") as session:
         memory = ACMSMemory(session=session, budget=1_000)
         llm = MockFunctionCallingLLM(response_generator=model, is_chat_model=True)
-        agent = FunctionAgent(llm=llm, streaming=False)
+        agent = ACMSFunctionAgent(llm=llm, streaming=False)
         await agent.run("The code of the vault is 4711.", memory=memory)
         for number in range(60):
             text = f"Please note that invoice {number} over {number * 3} euros was paid today, thank you."

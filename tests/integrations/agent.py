@@ -1,20 +1,29 @@
 """A 200-turn agent with fake tools, the same for every framework, and what must hold of what its model is shown.
 
-`Script` says what happens in each turn; `answer` is the model: it reads chat messages and gives the next one, so it can
-stand behind any framework's model class or a server on loopback. A turn in which a tool is called has four messages.
+`said` is what happens in each turn; `answer` is the model: it reads chat messages and gives the next one, so it can
+stand behind any framework's model class. A turn in which a tool is called has four messages. `Story` are the tests that
+every framework passes, and a `Driver` is its agent.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from acms import BPETokenCounter
+import pytest
+
+from acms import ACMS, BPETokenCounter
+from acms.erasure import erase_subject
+from acms.model import ToolCall
 from acms.text.chat_messages import NO_RESULT, tokens
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +33,8 @@ BUDGET = 1200
 SECRET = "the vault code is marzipan-4711"
 """What a user says in turn 3, and asks for much later or in another session."""
 QUESTION = "What is the vault code?"
+USER = "user:1"
+INSTRUCTIONS = "You look after disks."
 COUNTER = BPETokenCounter()
 _SUBJECTS = ("queue", "cache", "index", "backup", "report", "deploy", "invoice", "shard")
 
@@ -50,6 +61,8 @@ def answer(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     last = messages[-1]
     text = text_of(last)
     if last["role"] == "tool":
+        with suppress(ValueError):  # a framework may wrap what a tool answered
+            text = json.loads(text)["result"]
         if NO_RESULT in text:  # the process was killed before the tool had answered
             return _called(
                 json.loads(messages[-2]["tool_calls"][0]["function"]["arguments"])["host"], "again"
@@ -122,21 +135,130 @@ def text_of(message: Mapping[str, Any]) -> str:
     return content if isinstance(content, str) else "\n".join(part.get("text") or "" for part in content)
 
 
-# ── kill and restart ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the story ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def acknowledge(turn: int) -> None:
-    """Say on standard output that a turn is done, for `killed`."""
-    print(f"turn {turn}", flush=True)
+class Driver(ABC):
+    """The agent of a framework in one session, whose log lies behind a URL of a storage."""
+
+    def __init__(
+        self, url: str, name: str = "s", *, namespace: str = USER, interrupted: bool = False
+    ) -> None:
+        self.url = url
+        self.name = name
+        self.namespace = namespace
+        #: Whether a process was killed: a result of a tool may be lost.
+        self.interrupted = interrupted
+        #: What the model was shown, as messages of the framework without its instructions.
+        self.seen: list[Sequence[Any]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    @property
+    @abstractmethod
+    def memory(self) -> ACMS:
+        """The session of ACMS."""
+
+    @abstractmethod
+    async def turn(self, text: str, id: str | None = None) -> str:
+        """Run a turn, under an id where the framework's messages have one, and return the answer."""
+
+    @abstractmethod
+    async def kept(self) -> Sequence[Any]:
+        """Return all messages of the session, as the framework's own."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of the storage."""
+
+    async def erase(self) -> None:
+        """Erase the user."""
+        await erase_subject(self.memory.storage, namespace=self.namespace, verify=True)
+
+    async def check_ids(self) -> None:
+        """Hold what was shown last to what is kept: all but what ACMS wrote is the same."""
+        kept, shown = await self.kept(), self.seen[-1]
+        assert len([one for one in shown if one in kept]) >= len(shown) - 3
+
+    async def said(self) -> list[tuple[str, str]]:
+        """Return the role and the text of every message of the log, a call of a tool without its text."""
+        found: list[tuple[str, str]] = []
+        for entry in await self.memory.entries():
+            assert entry.role is not None
+            called = any(isinstance(part, ToolCall) for part in entry.parts)
+            if called or entry.content:
+                found.append((entry.role.value, "" if called else entry.content))
+        return found
 
 
-def killed(module: str, *arguments: object, after: int, more: Iterable[str] = ()) -> int:
-    """Run `module.main(*arguments)` in a process of its own, kill it with SIGKILL once it has acknowledged a turn.
+class Story:
+    """What every framework's agent passes: subclass it as `TestStory` with a driver."""
 
-    Returns the last turn it had acknowledged. `arguments` go there as JSON.
+    driver: type[Driver]
+
+    @pytest.mark.parametrize("turns", [25, pytest.param(TURNS, marks=pytest.mark.slow)])
+    async def test_a_long_run_is_valid_within_its_budget_and_kept_once(
+        self, tmp_path: Path, turns: int
+    ) -> None:
+        async with self.driver(_url(tmp_path)) as agent:
+            for turn in range(turns):
+                await agent.turn(said(turn), f"u{turn}")
+            assert await agent.said() == expected(0, turns)
+            assert await agent.turn(QUESTION, "q") == "It is marzipan-4711."
+            await agent.check_ids()
+
+    @pytest.mark.faults
+    async def test_a_killed_run_goes_on_where_it_was(self, tmp_path: Path) -> None:
+        done = await asyncio.to_thread(_killed, self.driver.__module__, _url(tmp_path), 6)
+        async with self.driver(_url(tmp_path), interrupted=True) as agent:
+            for turn in range(done + 1, done + 4):
+                await agent.turn(said(turn), f"u{turn}")
+            found = await agent.said()
+            before, after = expected(0, done + 1), expected(done + 2, done + 4)
+            assert (found[: len(before)], found[-len(after) :]) == (before, after)
+            await agent.check_ids()
+
+    async def test_a_fork_goes_on_alone(self, tmp_path: Path) -> None:
+        async with self.driver(_url(tmp_path)) as agent:
+            for turn in range(4):
+                await agent.turn(said(turn), f"u{turn}")
+            await (await agent.memory.fork(session_id="fork")).close()
+            async with self.driver(_url(tmp_path), "fork") as fork:
+                assert await fork.turn(QUESTION, "q") == "It is marzipan-4711."
+                assert (await fork.said())[:-2] == expected(0, 4)
+                await fork.check_ids()
+            await agent.turn(said(4), "u4")
+            assert await agent.said() == expected(0, 5)
+
+    async def test_another_session_of_the_user_knows_until_the_user_is_erased(self, tmp_path: Path) -> None:
+        async def asked(name: str, text: str, namespace: str = USER) -> str:
+            async with self.driver(_url(tmp_path), name, namespace=namespace) as agent:
+                return await agent.turn(text, f"u-{name}")
+
+        await asked("monday", said(3))
+        assert await asked("friday", QUESTION) == "It is marzipan-4711."
+        assert await asked("friday", QUESTION, "user:2") == "I do not know."
+        async with self.driver(_url(tmp_path)) as agent:
+            await agent.erase()
+        assert await asked("saturday", QUESTION) == "I do not know."
+        assert left_in(tmp_path, ["marzipan-4711"]) == []
+
+
+def _url(folder: Path) -> str:
+    return f"sqlite:///{folder / 'memory.db'}"
+
+
+def _killed(module: str, url: str, after: int) -> int:
+    """Run the `Driver` of a module in a process of its own, and kill it with SIGKILL once it has acknowledged a turn.
+
+    Returns the last turn it had acknowledged.
     """
-    code = f"import json, sys; from {module} import main; main(*json.loads(sys.argv[1]))"
-    command = [sys.executable, *more, "-c", code, json.dumps(arguments)]
+    code = "import sys; from tests.integrations.agent import _run; _run(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, module, url]
     done = -1
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -147,6 +269,18 @@ def killed(module: str, *arguments: object, after: int, more: Iterable[str] = ()
                 process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
     return done
+
+
+def _run(module: str, url: str) -> None:
+    """Run turns, and tell of each: what is killed."""
+
+    async def run() -> None:
+        async with import_module(module).Driver(url) as agent:
+            for turn in range(10_000):
+                await agent.turn(said(turn), f"u{turn}")
+                print(f"turn {turn}", flush=True)
+
+    asyncio.run(run())
 
 
 def left_in(folder: Path, words: Iterable[str]) -> list[str]:

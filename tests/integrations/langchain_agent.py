@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from langchain.agents import create_agent
@@ -46,34 +45,47 @@ def disk(host: str) -> str:
     return script.disk(host)
 
 
-class Agent:
-    """A LangChain agent on a storage."""
-
-    def __init__(self, url: str, *, namespace: str = "default", interrupted: bool = False, **options: Any):
-        self.storage = open_storage(url)
-        self.model = Model(interrupted=interrupted)
-        self.memory = ACMSMiddleware(self.storage, budget=script.BUDGET, namespace=namespace, embedder=None)
-        self.graph = create_agent(
-            self.model, [disk], system_prompt="You look after disks.", middleware=[self.memory], **options
+class Driver(script.Driver):
+    def __init__(self, *where: Any, **how: Any) -> None:
+        options = how.pop("options", {})
+        super().__init__(*where, **how)
+        self.storage = open_storage(self.url)
+        self.model = Model(interrupted=self.interrupted)
+        self.seen = self.model.seen
+        self.middleware = ACMSMiddleware(
+            self.storage, budget=script.BUDGET, namespace=self.namespace, embedder=None
         )
+        prompt = script.INSTRUCTIONS
+        self.graph = create_agent(
+            self.model, [disk], system_prompt=prompt, middleware=[self.middleware], **options
+        )
+        self.session = ACMS(self.name, self.storage, namespace=self.namespace)
 
-    async def turn(self, text: str, id: str, thread: str = "t") -> BaseMessage:
+    @property
+    def memory(self) -> ACMS:
+        return self.session
+
+    async def turn(self, text: str, id: str | None = None) -> str:
+        return (await self.answer(text, id, self.name)).text
+
+    async def answer(self, text: str, id: str | None, thread: str) -> BaseMessage:
+        """Run a turn in a thread."""
         asked = {"messages": [HumanMessage(text, id=id)]}
         done = await self.graph.ainvoke(asked, {"configurable": {"thread_id": thread}})
         return done["messages"][-1]
 
-    async def history(self, thread: str = "t") -> list[BaseMessage]:
-        async with ACMS(thread, self.storage, namespace=self.memory._namespace) as session:
-            return await ACMSChatMessageHistory(session).aget_messages()
+    async def kept(self) -> list[BaseMessage]:
+        return await ACMSChatMessageHistory(self.session).aget_messages()
 
+    async def check_ids(self) -> None:
+        known = {message.id: message for message in await self.kept()}
+        shown = [message for messages in self.seen for message in messages[1:] if message.id]
+        assert all(message == known[message.id] for message in shown)
+        asked = [message.id for message in known.values() if message.type == "human"]
+        assert [id for id in asked if id != "q"] == [
+            f"u{turn}" for turn in range(len(asked) - ("q" in asked))
+        ]
 
-def main(url: str, first: int, last: int) -> None:
-    """Run turns, and tell of each: what is killed."""
-
-    async def run() -> None:
-        agent = Agent(url, interrupted=True)
-        for turn in range(first, last):
-            await agent.turn(script.said(turn), f"u{turn}")
-            script.acknowledge(turn)
-
-    asyncio.run(run())
+    async def aclose(self) -> None:
+        await self.session.close()
+        await self.middleware.aclose()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from itertools import count
 from typing import Any
+from uuid import uuid4
 
 from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage, function_tool, set_tracing_disabled
 from openai.types.responses import (
@@ -15,7 +14,7 @@ from openai.types.responses import (
     ResponseReasoningItem,
 )
 
-from acms import open_storage
+from acms import ACMS, open_storage
 from acms.codecs import OpenAIResponses
 from acms.integrations.openai_agents import ACMSSession
 from tests.integrations import agent as script
@@ -56,7 +55,6 @@ class Scripted(Model):
         self.seen: list[list[Any]] = []
         self.costs: list[int] = []
         self._interrupted = interrupted
-        self._numbers = count()
 
     async def get_response(self, system_instructions: Any, input: Any, *args: Any, **options: Any) -> Any:
         shown = chat(input)
@@ -67,7 +65,7 @@ class Scripted(Model):
         assert self.costs[-1] <= script.BUDGET
         self.seen.append(list(input))
         said = script.answer(shown)
-        number = next(self._numbers)
+        number = uuid4().hex
         output: list[Any] = []
         for call in said.get("tool_calls", ()):
             output.append(ResponseReasoningItem(id=f"rs_{number}", type="reasoning", summary=[]))
@@ -99,28 +97,37 @@ TOOL = {
 }
 
 
-class Scene:
-    """An agent with a session."""
-
-    def __init__(self, url: str, name: str = "s", *, namespace: str = "default", interrupted: bool = False):
-        self.model = Scripted(interrupted=interrupted)
-        self.agent = Agent(name="disks", instructions="You look after disks.", model=self.model, tools=[disk])
-        self.session = ACMSSession(name, open_storage(url), embedder=None, namespace=namespace)
+class Driver(script.Driver):
+    def __init__(self, *where: Any, **how: Any) -> None:
+        super().__init__(*where, **how)
+        self.model = Scripted(interrupted=self.interrupted)
+        self.seen = self.model.seen
+        self.agent = Agent(name="disks", instructions=script.INSTRUCTIONS, model=self.model, tools=[disk])
+        storage = open_storage(self.url)
+        self.session = ACMSSession(self.name, storage, embedder=None, namespace=self.namespace)
         self.config = RunConfig(call_model_input_filter=self.session.within(script.BUDGET))
 
-    async def turn(self, text: str) -> str:
-        """Run a turn and return the answer."""
+    @property
+    def memory(self) -> ACMS:
+        return self.session.memory
+
+    async def turn(self, text: str, id: str | None = None) -> str:
         done = await Runner.run(self.agent, text, session=self.session, run_config=self.config)
         return str(done.final_output)
 
+    async def kept(self) -> list[Any]:
+        return await self.session.get_items()
 
-def main(url: str, first: int, last: int) -> None:
-    """Run turns, and tell of each: what is killed."""
+    async def check_ids(self) -> None:
+        known = {item["id"]: item for item in await self.kept() if "id" in item}
+        for items in self.seen:
+            for before, item in zip([{}, *items], items, strict=False):
+                if "id" in item:
+                    assert item == known[item["id"]]
+                if str(item.get("id")).startswith("fc_"):
+                    assert before["id"] == item["id"].replace("fc_", "rs_"), "a call without its reasoning"
+        called = [items for items in self.seen if items[-1].get("type") == "function_call_output"]
+        assert all(items[-3]["type"] == "reasoning" for items in called)
 
-    async def run() -> None:
-        scene = Scene(url, interrupted=True)
-        for turn in range(first, last):
-            await scene.turn(script.said(turn))
-            script.acknowledge(turn)
-
-    asyncio.run(run())
+    async def aclose(self) -> None:
+        await self.session.close()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Any
 
 import pytest
@@ -29,7 +26,6 @@ from google.genai import types
 from acms import ACMS, TokenBudgetExceededError, open_storage
 from acms.integrations.google_adk import ACMSMemoryService, ACMSPlugin, ACMSSessionService
 from acms.kv import open_kv
-from acms.model import ToolCall
 from tests.integrations import agent as script
 from tests.integrations.pages import run_example, run_page
 
@@ -74,6 +70,7 @@ class Model(BaseLlm):
     budget: int = script.BUDGET
     seen: list[list[types.Content]] = []  # noqa: RUF012  a field of pydantic is copied for each instance
     thought: str = ""
+    interrupted: bool = False
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
@@ -81,11 +78,8 @@ class Model(BaseLlm):
         self.seen.append(list(llm_request.contents))
         sent = chat(llm_request.contents)
         system = [{"role": "system", "content": str(llm_request.config.system_instruction)}]
-        script.check([*system, *sent], self.budget)
-        last = dict(sent[-1])
-        if last["role"] == "tool":
-            last["content"] = json.loads(last["content"])["result"]
-        said = script.answer([*sent[:-1], last])
+        script.check([*system, *sent], self.budget, interrupted=self.interrupted)
+        said = script.answer(sent)
         parts = [types.Part(text=self.thought, thought=True)] if self.thought else []
         if said["content"]:
             parts.append(types.Part(text=said["content"]))
@@ -97,148 +91,96 @@ class Model(BaseLlm):
         yield LlmResponse(content=types.Content(role="model", parts=parts))
 
 
-class Talk:
-    """A runner of the agent on a store."""
-
-    def __init__(self, sessions: ACMSSessionService, budget: int = script.BUDGET, thought: str = "") -> None:
-        self.model = Model(budget=budget, thought=thought)
+class Driver(script.Driver):
+    def __init__(self, *where: Any, budget: int = script.BUDGET, thought: str = "", **how: Any) -> None:
+        super().__init__(*where, **how)
+        self.storage, self.kv = open_storage(self.url), open_kv(self.url)
+        self.sessions = ACMSSessionService(self.storage, self.kv)
+        self.model = Model(budget=budget, thought=thought, interrupted=self.interrupted)
         agent = LlmAgent(
-            name="keeper", model=self.model, instruction="You look after disks.", tools=[script.disk]
+            name="keeper", model=self.model, instruction=script.INSTRUCTIONS, tools=[script.disk]
         )
-        plugin = ACMSPlugin(sessions, budget=budget)
-        self.sessions = sessions
         self.runner = Runner(
-            app=App(name=APP, root_agent=agent, plugins=[plugin]),
-            session_service=sessions,
+            app=App(name=APP, root_agent=agent, plugins=[ACMSPlugin(self.sessions, budget=budget)]),
+            session_service=self.sessions,
             auto_create_session=True,
         )
+        agent.model = self.model  # type: ignore[assignment]  # pydantic may have copied it
+        self.seen = self.model.seen
+        self.where = {"app_name": APP, "user_id": self.namespace, "session_id": self.name}
 
-    async def run(self, text: str, session_id: str = "s", user: str = USER) -> str:
+    @property
+    def memory(self) -> ACMS:
+        return self.sessions.memory(**self.where)
+
+    async def turn(self, text: str, id: str | None = None) -> str:
         message = types.Content(role="user", parts=[types.Part(text=text)])
+        run = self.runner.run_async(user_id=self.namespace, session_id=self.name, new_message=message)
         answer = ""
-        async for event in self.runner.run_async(user_id=user, session_id=session_id, new_message=message):
+        async for event in run:
             answer = "".join(part.text or "" for part in (event.content and event.content.parts) or ())
         return answer
 
-    def memory(self, session_id: str = "s") -> ACMS:
-        return self.sessions.memory(app_name=APP, user_id=USER, session_id=session_id)
+    async def kept(self) -> list[Any]:
+        found = await self.sessions.get_session(**self.where)
+        assert found is not None
+        return [event.content for event in found.events]
 
-    async def said(self, session_id: str = "s") -> list[tuple[str, str]]:
-        found: list[tuple[str, str]] = []
-        for entry in await self.memory(session_id).entries():
-            assert entry.role is not None
-            text = "" if any(isinstance(part, ToolCall) for part in entry.parts) else entry.content
-            found.append(
-                (entry.role.value, json.loads(text)["result"] if entry.role.value == "tool" else text)
-            )
-        return found
+    async def erase(self) -> None:
+        found = await self.sessions.erase_user(app_name=APP, user_id=self.namespace, verify=True)
+        assert found.residue == ()
+        assert (await self.sessions.list_sessions(app_name=APP, user_id=self.namespace)).sessions == []
 
-
-class Opened:
-    def __init__(self, folder: Path | str) -> None:
-        self._url = f"sqlite:///{folder}/m.db"
-
-    async def __aenter__(self) -> ACMSSessionService:
-        self.storage, self.kv = open_storage(self._url), open_kv(self._url)
-        self.sessions = ACMSSessionService(self.storage, self.kv)
-        return self.sessions
-
-    async def __aexit__(self, *error: object) -> None:
+    async def aclose(self) -> None:
         await self.sessions.aclose()
         await self.kv.aclose()
         await self.storage.aclose()
 
 
+class TestStory(script.Story):
+    driver = Driver
+
+
 @pytest.fixture
 async def sessions(tmp_path: Path) -> AsyncIterator[ACMSSessionService]:
-    async with Opened(tmp_path) as found:
-        yield found
+    async with Driver(f"sqlite:///{tmp_path}/m.db") as agent:
+        yield agent.sessions
 
 
-async def test_200_turns_stay_within_the_budget_and_are_kept_once(sessions: ACMSSessionService) -> None:
-    talk = Talk(sessions)
-    for turn in range(script.TURNS):
-        await talk.run(script.said(turn))
-    assert await talk.said() == script.expected(0, script.TURNS)
-    assert await talk.run(script.QUESTION) == "It is marzipan-4711."
-    kept = await sessions.get_session(**ANA, session_id="s")
-    assert kept is not None
-    contents = [event.content for event in kept.events]
-    own = [content for content in talk.model.seen[-1] if content in contents]
-    assert len(own) >= len(talk.model.seen[-1]) - 3  # what was recalled is not
-
-
-async def _talk(folder: str, session_id: str, first: int, last: int, acknowledged: bool = False) -> list[Any]:
-    async with Opened(folder) as sessions:
-        talk = Talk(sessions)
-        for turn in range(first, last):
-            await talk.run(script.said(turn), session_id)
-            if acknowledged:
-                script.acknowledge(turn)
-        return await talk.said(session_id)
-
-
-def main(folder: str, first: int, last: int) -> None:
-    asyncio.run(_talk(folder, "s", first, last, acknowledged=True))
-
-
-async def test_a_killed_agent_goes_on_where_it_was(tmp_path: Path) -> None:
-    done = await asyncio.to_thread(script.killed, __name__, str(tmp_path), 0, script.TURNS, after=40)
-    assert done >= 40
-    async with Opened(tmp_path) as sessions:  # a call whose answer died with it
-        tail = (await Talk(sessions).memory().entries(1))[0]
-        if any(isinstance(part, ToolCall) for part in tail.parts):
-            await Talk(sessions).memory().retract(tail.id)
-    found = await _talk(str(tmp_path), "s", done + 1, done + 21)
-    assert found[: len(script.expected(0, done + 1))] == script.expected(0, done + 1)
-    assert found[-len(script.expected(done + 2, done + 21)) :] == script.expected(done + 2, done + 21)
-
-
-async def test_a_fork_goes_on_alone(tmp_path: Path) -> None:
-    await _talk(str(tmp_path), "s", 0, 12)
-    async with Opened(tmp_path) as sessions:
-        await Talk(sessions).memory().fork(session_id="what-if")
-        fork = await sessions.create_session(**ANA, session_id="what-if")
-        assert len((await sessions.get_session(**ANA, session_id=fork.id)).events) == len(
-            script.expected(0, 12)
-        )
-    found = await _talk(str(tmp_path), "what-if", 20, 25)
-    assert found == [*script.expected(0, 12), *script.expected(20, 25)]
-    assert await _talk(str(tmp_path), "s", 12, 14) == script.expected(0, 14)
-
-
-async def test_another_session_of_the_user_knows_and_erasing_leaves_nothing(
-    sessions: ACMSSessionService, tmp_path: Path
-) -> None:
-    talk = Talk(sessions)
-    await talk.run(script.said(3), "one")
-    assert await talk.run(script.QUESTION, "two") == "It is marzipan-4711."
-    assert await talk.run(script.QUESTION, "two", user="ben") == "I do not know."
-    await sessions.create_session(**ANA, state={"user:likes": "marzipan"})
-    await sessions.erase_user(**ANA, verify=True)
-    assert (await sessions.list_sessions(**ANA)).sessions == []
+async def test_a_fork_is_a_session_when_it_is_created(sessions: ACMSSessionService) -> None:
+    await sessions.create_session(**ANA, session_id="s", state={"user:likes": "marzipan"})
+    session = await sessions.get_session(**ANA, session_id="s")
+    assert session is not None
+    await sessions.append_event(session, said("e1", "My cat is called Miezi."))
+    await sessions.memory(**ANA, session_id="s").fork(session_id="what-if")
+    await sessions.create_session(**ANA, session_id="what-if")
+    fork = await sessions.get_session(**ANA, session_id="what-if")
+    assert fork is not None
+    assert [event.id for event in fork.events] == ["e1"]
+    await sessions.erase_user(**ANA)
     assert await sessions.get_user_state(**ANA) == {}
-    assert script.left_in(tmp_path, ["marzipan"]) == []
 
 
-async def test_thoughts_and_tools_count(sessions: ACMSSessionService) -> None:
-    talk = Talk(sessions, budget=500, thought="Let me think about it. " * 8)
-    for turn in range(9):
-        await talk.run(script.said(turn))
-    with pytest.raises(RuntimeError, match="more than the budget of 20") as raised:  # as ADK passes it on
-        await Talk(sessions, budget=20).run("Hello?")
+async def test_thoughts_and_tools_count(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/m.db"
+    async with Driver(url, budget=500, thought="Let me think about it. " * 8) as agent:
+        for turn in range(9):
+            await agent.turn(script.said(turn))
+    async with Driver(url, budget=20) as agent:
+        with pytest.raises(RuntimeError, match="more than the budget of 20") as raised:  # as ADK passes it on
+            await agent.turn("Hello?")
     assert isinstance(raised.value.__cause__, TokenBudgetExceededError)
 
 
-async def test_what_was_edited_is_shown_as_it_is_now(sessions: ACMSSessionService) -> None:
-    talk = Talk(sessions, budget=2000)
-    await talk.run("The floor is 3.")
-    memory = talk.memory()
-    await memory.replace((await memory.entries())[0].id, "The floor is 4.")
-    await talk.run("Say it again.")
-    assert chat(talk.model.seen[-1])[0]["content"] == "The floor is 4."
-    kept = await sessions.get_session(**ANA, session_id="s")
-    assert kept.events[0].content.parts[0].text == "The floor is 4."
+async def test_what_was_edited_is_shown_as_it_is_now(tmp_path: Path) -> None:
+    async with Driver(f"sqlite:///{tmp_path}/m.db", budget=2000) as agent:
+        await agent.turn("The floor is 3.")
+        await agent.memory.replace((await agent.memory.entries())[0].id, "The floor is 4.")
+        await agent.turn("Say it again.")
+        assert chat(agent.model.seen[-1])[0]["content"] == "The floor is 4."
+        kept = await agent.sessions.get_session(**agent.where)
+        assert kept is not None
+        assert kept.events[0].content.parts[0].text == "The floor is 4."
 
 
 # ── beside the services in memory ───────────────────────────────────────────────────────────────────────────────────
@@ -337,9 +279,6 @@ async def test_memories_are_found_and_deleted_as_in_memory(tmp_path: Path) -> No
             await memory.delete_memory(**ANA, memory_id=found.id)
             await memory.add_session_to_memory(session)
             assert "My cat is called Miezi." not in await texts(memory, "Miezi")
-        memory = ACMSMemoryService(storage)
-        await memory.add_memory(**ANA, memories=[found.model_copy(update={"id": None})])
-        assert "My cat is called Miezi." in await texts(memory, "Miezi")
 
 
 async def texts(memory: BaseMemoryService, query: str) -> set[str]:
@@ -353,33 +292,3 @@ async def test_the_page_and_the_example_run_and_run_again(
     for _ in range(2):
         await run_page("google-adk.md", tmp_path, monkeypatch)
     assert run_example("google_adk_agent.py", tmp_path).strip().endswith("124 messages kept; It is 4711.")
-
-
-def measure() -> list[float]:
-    """Return how long the plugin takes before a request to the model in a long conversation, warm."""
-
-    async def run(folder: str) -> list[float]:
-        times: list[float] = []
-        async with Opened(folder) as sessions:
-            talk = Talk(sessions)
-            (plugin,) = talk.runner.app.plugins
-            prepare = plugin.before_model_callback
-
-            async def timed(**given: Any) -> Any:
-                began = perf_counter()
-                found = await prepare(**given)
-                times.append(perf_counter() - began)
-                return found
-
-            with pytest.MonkeyPatch.context() as monkey:
-                monkey.setattr(plugin, "before_model_callback", timed)
-                for turn in range(script.TURNS):
-                    await talk.run(script.said(turn))
-        return times[20:]
-
-    with TemporaryDirectory() as folder:
-        return asyncio.run(run(folder))
-
-
-if __name__ == "__main__":
-    script.report("google-adk", measure)

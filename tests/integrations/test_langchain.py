@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,95 +14,31 @@ from langchain_core.messages import (
     HumanMessage,
     SystemMessage,
     ToolMessage,
-    convert_to_openai_messages,
 )
 from langchain_core.tools import tool
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from langgraph.checkpoint.memory import InMemorySaver
 
 from acms import ACMS, ConfigurationError, FitError, ValidationError, open_storage
-from acms.erasure import erase_subject
 from acms.integrations.langchain import ACMSChatMessageHistory, ACMSRetriever
 from tests.integrations import agent as script
-from tests.integrations.langchain_agent import Agent
+from tests.integrations.langchain_agent import Driver
 
 
-def _said(messages: list[BaseMessage]) -> list[tuple[str, str]]:
-    chat = convert_to_openai_messages(messages)
-    return [(message["role"], message["content"] or "") for message in chat]
-
-
-@pytest.mark.parametrize("turns", [25, pytest.param(script.TURNS, marks=pytest.mark.slow)])
-async def test_a_long_run_is_valid_within_its_budget_and_keeps_every_id(url: str, turns: int) -> None:
-    agent = Agent(url)
-    for turn in range(turns):
-        await agent.turn(script.said(turn), f"u{turn}")
-    answer = await agent.turn(script.QUESTION, "q")
-    assert answer.text == "It is marzipan-4711."
-    kept = await agent.history()
-    assert _said(kept[:-2]) == script.expected(0, turns)
-    known = {message.id: message for message in kept}
-    shown = [message for messages in agent.model.seen for message in messages[1:] if message.id]
-    assert {message.id for message in shown} == set(known) - {answer.id}
-    assert all(message == known[message.id] for message in shown)
-    assert max(agent.model.costs) > script.BUDGET / 2
-    await agent.memory.aclose()
-
-
-async def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'memory.db'}"
-    done = script.killed("tests.integrations.langchain_agent", url, 0, 10_000, after=6)
-    agent = Agent(url, interrupted=True)
-    for turn in range(done + 1, done + 4):
-        await agent.turn(script.said(turn), f"u{turn}")
-    kept = await agent.history()
-    before = script.expected(0, done + 1)
-    assert _said(kept)[: len(before)] == before
-    assert [message.id for message in kept if message.type == "human"] == [f"u{n}" for n in range(done + 4)]
-    assert _said(kept)[-len(script.expected(done + 2, done + 4)) :] == script.expected(done + 2, done + 4)
-    await agent.memory.aclose()
-
-
-async def test_a_fork_goes_on_by_itself(url: str) -> None:
-    agent = Agent(url)
-    for turn in range(4):
-        await agent.turn(script.said(turn), f"u{turn}")
-    async with ACMS("t", agent.storage) as session:
-        await (await session.fork(session_id="t2")).close()
-    assert (await agent.turn(script.QUESTION, "q", "t2")).text == "It is marzipan-4711."
-    assert _said(await agent.history()) == script.expected(0, 4)
-    assert [message.id for message in (await agent.history("t2"))[:-1]] == [
-        *(message.id for message in await agent.history()),
-        "q",
-    ]
-    await agent.memory.aclose()
-
-
-async def test_another_session_of_the_user_is_recalled_until_the_user_is_erased(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'memory.db'}"
-    agent = Agent(url, namespace="user:1")
-    other = Agent(url, namespace="user:2")
-    await agent.turn(script.said(3), "u1", "monday")
-    assert (await agent.turn(script.QUESTION, "u2", "friday")).text == "It is marzipan-4711."
-    assert (await other.turn(script.QUESTION, "u3", "friday")).text == "I do not know."
-    await erase_subject(agent.storage, namespace="user:1")
-    again = Agent(url, namespace="user:1")
-    assert (await again.turn(script.QUESTION, "u4", "saturday")).text == "I do not know."
-    for one in (agent, other, again):
-        await one.memory.aclose()
-    assert script.left_in(tmp_path, ["marzipan-4711"]) == []
+class TestStory(script.Story):
+    driver = Driver
 
 
 # ── the middleware ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_run_with_a_checkpointer_is_stored_once() -> None:
-    agent = Agent("memory://", checkpointer=InMemorySaver())
+    agent = Driver("memory://", options={"checkpointer": InMemorySaver()})
     for turn in range(4):
         await agent.turn(script.said(turn), f"u{turn}")
-    assert _said(await agent.history()) == script.expected(0, 4)
-    state = await agent.graph.aget_state({"configurable": {"thread_id": "t"}})
-    assert state.values["messages"] == await agent.history()
+    assert await agent.said() == script.expected(0, 4)
+    state = await agent.graph.aget_state({"configurable": {"thread_id": agent.name}})
+    assert state.values["messages"] == await agent.kept()
 
 
 async def test_reasoning_goes_back_within_its_turn_and_within_the_budget() -> None:
@@ -113,7 +48,7 @@ async def test_reasoning_goes_back_within_its_turn_and_within_the_budget() -> No
     usage = {"input_tokens": 9, "output_tokens": 5, "total_tokens": 14}
     thought = AIMessage([thinking, call], id="a1", tool_calls=calls, usage_metadata=usage)
     long = AIMessage([{**thinking, "thinking": "A disk. " * 2000}, call], id="a2", tool_calls=calls)
-    agent = Agent("memory://")
+    agent = Driver("memory://")
     agent.model.given = [thought, AIMessage("40 %", id="a3")]
     await agent.turn("How full is it?", "u1")
     assert agent.model.seen[-1][-2] == thought
@@ -122,11 +57,11 @@ async def test_reasoning_goes_back_within_its_turn_and_within_the_budget() -> No
     shown = {message.id: message for message in agent.model.seen[-1]}
     assert shown["a1"] == thought.model_copy(update={"content": ""})
     assert shown["a2"] == long.model_copy(update={"content": ""})
-    assert [one for one in await agent.history() if one.id in ("a1", "a2")] == [thought, long]
+    assert [one for one in await agent.kept() if one.id in ("a1", "a2")] == [thought, long]
 
 
 def test_blocking_code_may_run_an_agent_also_inside_an_event_loop() -> None:
-    agent = Agent("memory://")
+    agent = Driver("memory://")
     config = {"configurable": {"thread_id": "t"}}
 
     async def inside() -> str:
@@ -135,22 +70,22 @@ def test_blocking_code_may_run_an_agent_also_inside_an_event_loop() -> None:
 
     agent.graph.invoke({"messages": [HumanMessage(script.said(3))]}, config)
     assert asyncio.run(inside()) == "It is marzipan-4711."
-    agent.memory.close()
+    agent.middleware.close()
 
 
 async def test_the_answer_of_a_tool_that_ends_the_run_is_stored() -> None:
-    agent = Agent("memory://")
+    agent = Driver("memory://")
 
     @tool(return_direct=True)
     def last(host: str) -> str:
         """Return how full the disk of a host is, and that is that."""
         return "40 %"
 
-    agent.graph = create_agent(agent.model, [last], middleware=[agent.memory])
+    agent.graph = create_agent(agent.model, [last], middleware=[agent.middleware])
     calls = [{"id": "c1", "name": "last", "args": {"host": "h"}, "type": "tool_call"}]
     agent.model.given = [AIMessage("", tool_calls=calls)]
     await agent.turn("How full is it?", "u1")
-    assert _said(await agent.history()) == [("user", "How full is it?"), ("assistant", ""), ("tool", "40 %")]
+    assert await agent.said() == [("user", "How full is it?"), ("assistant", ""), ("tool", "40 %")]
 
 
 async def test_sessions_that_are_not_used_are_closed_when_there_are_many(
@@ -159,18 +94,19 @@ async def test_sessions_that_are_not_used_are_closed_when_there_are_many(
     from acms.integrations import langchain
 
     monkeypatch.setattr(langchain, "_SESSIONS", 2)
-    agent = Agent("memory://")
+    agent = Driver("memory://")
     for thread in "abcab":
-        await agent.turn("Hello.", f"u{thread}", thread)
-    assert [thread for _, thread in agent.memory._sessions] == ["a", "b"]
-    assert len(await agent.history("a")) == 3, "the same message again is not stored again"
+        await agent.answer("Hello.", f"u{thread}", thread)
+    assert [thread for _, thread in agent.middleware._sessions] == ["a", "b"]
+    async with ACMS("a", agent.storage, namespace=agent.namespace) as session:
+        assert len(await session.entries()) == 3, "the same message again is not stored again"
 
 
 async def test_a_run_without_a_thread_and_a_budget_without_room_are_told() -> None:
-    agent = Agent("memory://")
+    agent = Driver("memory://")
     with pytest.raises(ConfigurationError, match="which conversation"):
         await agent.graph.ainvoke({"messages": [("user", "Hello.")]})
-    agent.memory._budget = 5
+    agent.middleware._budget = 5
     with pytest.raises(FitError):
         await agent.turn("Hello.", "u1")
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Any
 
 import pytest
@@ -15,12 +12,11 @@ from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.memory import Memory
+from pydantic import PrivateAttr
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from acms import ACMS, TokenBudgetExceededError, open_storage
-from acms.erasure.erase import erase_subject
-from acms.integrations.llama_index import ACMSMemory, ACMSMemoryBlock, ACMSRetriever
-from acms.model import ToolCall
+from acms.integrations.llama_index import ACMSFunctionAgent, ACMSMemory, ACMSMemoryBlock, ACMSRetriever
 from tests.integrations import agent as script
 from tests.integrations.pages import run_example, run_page
 
@@ -28,8 +24,6 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::pydantic.warnings.PydanticDeprecationWarning",  # LlamaIndex reads `__fields__` and the like
     "ignore:There is no current event loop:DeprecationWarning",
 )
-
-USER = "user:1"
 
 
 def chat(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
@@ -60,8 +54,8 @@ def _arguments(call: ToolCallBlock) -> str:
 class Model:
     """The model of the script, and what it was shown."""
 
-    def __init__(self) -> None:
-        self.seen: list[list[ChatMessage]] = []
+    def __init__(self, seen: list[Any]) -> None:
+        self.seen = seen
         self.calls = 0
 
     def __call__(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatMessage:
@@ -83,100 +77,79 @@ class Model:
 class CheckedMemory(ACMSMemory):
     """Holds every list to what it must be before the agent adds what it has not handed over yet."""
 
+    _interrupted: bool = PrivateAttr(default=False)
+
     async def aget(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:
         found = await super().aget(input, **kwargs)
-        script.check(chat(found), self.budget)
+        script.check(chat(found), self.budget, interrupted=self._interrupted)
         return found
 
 
-class Agent:
-    def __init__(self, session: ACMS, budget: int = script.BUDGET) -> None:
-        self.model = Model()
-        self.memory = CheckedMemory(session=session, budget=budget)
-        llm = MockFunctionCallingLLM(response_generator=self.model, is_chat_model=True)
-        self.agent = FunctionAgent(llm=llm, tools=[script.disk], streaming=False)
+class Driver(script.Driver):
+    agent_class: type[FunctionAgent] = ACMSFunctionAgent
 
-    async def run(self, text: str) -> str:
-        result = await self.agent.run(text, memory=self.memory)
+    def __init__(self, *where: Any, **how: Any) -> None:
+        super().__init__(*where, **how)
+        self.storage = open_storage(self.url)
+        session = ACMS(self.name, self.storage, None, namespace=self.namespace)
+        self.cache = CheckedMemory(session=session, budget=script.BUDGET)
+        self.cache._interrupted = self.interrupted
+        self.model = Model(self.seen)
+        llm = MockFunctionCallingLLM(response_generator=self.model, is_chat_model=True)
+        self.agent = self.agent_class(llm=llm, tools=[script.disk], streaming=False)
+
+    @property
+    def memory(self) -> ACMS:
+        return self.cache.session
+
+    async def turn(self, text: str, id: str | None = None) -> str:
+        result = await self.agent.run(text, memory=self.cache)
         return result.response.content or ""
 
+    async def kept(self) -> list[Any]:
+        return await self.cache.aget_all()
 
-async def said_in(session: ACMS) -> list[tuple[str, str]]:
-    return [
-        (entry.role.value, "" if any(isinstance(part, ToolCall) for part in entry.parts) else entry.content)
-        for entry in await session.entries()
-        if entry.role
-    ]
-
-
-async def test_200_turns_stay_within_the_budget_and_are_kept_once(tmp_path: Path) -> None:
-    async with ACMS("s", open_storage(f"sqlite:///{tmp_path}/m.db"), None, namespace=USER) as session:
-        made = Agent(session)
-        for turn in range(script.TURNS):
-            await made.run(script.said(turn))
-        assert await said_in(session) == script.expected(0, script.TURNS)
-        assert await made.run(script.QUESTION) == "It is marzipan-4711."
-        everything = await made.memory.aget_all()
-        assert [one.content or "" for one in everything[:8]] == [text for _, text in script.expected(0, 3)][
-            :8
-        ]
-    shown = made.model.seen[-1]
-    kept = [one.model_dump() for one in everything]
-    assert (
-        len([one for one in shown if one.model_dump() in kept]) >= len(shown) - 3
-    )  # what was recalled is not
+    async def aclose(self) -> None:
+        await self.memory.close()
+        await self.storage.aclose()
 
 
-async def _talk(url: str, session_id: str, first: int, last: int, acknowledged: bool = False) -> list[Any]:
-    storage = open_storage(url)
-    async with ACMS(session_id, storage, None, namespace=USER) as session:
-        made = Agent(session)
-        for turn in range(first, last):
-            await made.run(script.said(turn))
-            if acknowledged:
-                script.acknowledge(turn)
-        found = await said_in(session)
-    await storage.aclose()
-    return found
+class TestStory(script.Story):
+    driver = Driver
+
+    async def test_another_session_of_the_user_is_retrieved(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/m.db"
+        async with Driver(url, "one") as agent:
+            await agent.turn(script.said(3))
+        async with Driver(url, "two") as agent:
+            (found, *_) = await ACMSRetriever(agent.memory).aretrieve(script.QUESTION)
+        assert script.SECRET in found.text
+        assert found.metadata["session"] == "one"
 
 
-def main(url: str, first: int, last: int) -> None:
-    asyncio.run(_talk(url, "s", first, last, acknowledged=True))
+async def test_an_agent_of_llama_index_stores_a_turn_at_its_end(tmp_path: Path) -> None:
+    class Theirs(Driver):
+        agent_class = FunctionAgent
+
+    async with Theirs(f"sqlite:///{tmp_path}/m.db") as agent:
+        for turn in range(12):
+            await agent.turn(script.said(turn))
+        assert await agent.said() == script.expected(0, 12)
 
 
-async def test_a_killed_agent_goes_on_where_it_was(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/m.db"
-    done = await asyncio.to_thread(script.killed, __name__, url, 0, script.TURNS, after=40)
-    assert done >= 40
-    found = await _talk(url, "s", done + 1, done + 21)
-    assert found[: len(script.expected(0, done + 1))] == script.expected(0, done + 1)
-    assert found[-len(script.expected(done + 2, done + 21)) :] == script.expected(done + 2, done + 21)
+async def test_calls_are_stored_before_their_tools_run(tmp_path: Path) -> None:
+    async with Driver(f"sqlite:///{tmp_path}/m.db") as agent:
+        stored: list[int] = []
 
+        async def disk(host: str) -> str:
+            """Return how full the disk of a host is."""
+            stored.append(len(await agent.memory.entries()))
+            return script.disk(host)
 
-async def test_a_fork_goes_on_alone(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/m.db"
-    await _talk(url, "s", 0, 12)
-    async with ACMS("s", open_storage(url), None, namespace=USER) as session:
-        await session.fork(session_id="what-if")
-    assert await _talk(url, "what-if", 20, 25) == [*script.expected(0, 12), *script.expected(20, 25)]
-    assert await _talk(url, "s", 12, 14) == script.expected(0, 14)
-
-
-async def test_another_session_of_the_user_knows_and_erasing_leaves_nothing(tmp_path: Path) -> None:
-    storage = open_storage(f"sqlite:///{tmp_path}/m.db")
-    async with storage:
-        answers: list[str] = []
-        for session_id, text in (("one", script.said(3)), ("two", script.QUESTION)):
-            async with ACMS(session_id, storage, None, namespace=USER) as session:
-                answers.append(await Agent(session).run(text))
-                found = await ACMSRetriever(session).aretrieve(script.QUESTION)
-        assert answers[1] == "It is marzipan-4711."
-        assert script.SECRET in found[0].text
-        assert found[0].metadata["session"] == "one"
-        async with ACMS("two", storage, None, namespace="user:2") as session:
-            assert await Agent(session).run(script.QUESTION) == "I do not know."
-        await erase_subject(storage, namespace=USER, verify=True)
-        assert script.left_in(tmp_path, ["marzipan"]) == []
+        llm = MockFunctionCallingLLM(response_generator=agent.model, is_chat_model=True)
+        agent.agent = ACMSFunctionAgent(llm=llm, tools=[disk], streaming=False)
+        await agent.turn(script.said(1))
+        assert stored == [2]
 
 
 MESSAGES = [
@@ -273,30 +246,3 @@ async def test_the_page_and_the_example_run_and_run_again(
     for _ in range(2):
         await run_page("llama-index.md", tmp_path, monkeypatch)
     assert run_example("llama_index_agent.py", tmp_path).strip().endswith("124 messages kept; It is 4711.")
-
-
-def measure() -> list[float]:
-    """Return how long `aget` takes in a long conversation, warm."""
-
-    async def run(folder: str) -> list[float]:
-        times: list[float] = []
-        storage = open_storage(f"sqlite:///{folder}/m.db")
-        async with ACMS("s", storage, None, namespace=USER) as session:
-            memory = ACMSMemory(session=session, budget=script.BUDGET)
-            for turn in range(script.TURNS):
-                for role, text in script.expected(turn, turn + 1):
-                    if role != "tool" and text:
-                        await memory.aput(ChatMessage(role=role, content=text))
-                    if role == "user":
-                        began = perf_counter()
-                        await memory.aget(text)
-                        times.append(perf_counter() - began)
-        await storage.aclose()
-        return times[20:]
-
-    with TemporaryDirectory() as folder:
-        return asyncio.run(run(folder))
-
-
-if __name__ == "__main__":
-    script.report("llama-index", measure)

@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acms import FitError, open_storage
-from acms.erasure import erase_subject
 from acms.integrations.openai_agents import ACMSSession
 from tests.integrations import agent as script
-from tests.integrations.openai_agent import Scene, chat
+from tests.integrations.openai_agent import Driver
 
 ITEMS: list[dict[str, Any]] = [
     {"role": "user", "content": "Which disk is full?"},
@@ -127,94 +126,28 @@ def test_any_json_object_survives(items: list[dict[str, Any]]) -> None:
 # ── an agent ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _said(items: list[Any]) -> list[tuple[str, str]]:
-    return [(one["role"], script.text_of(one)) for one in chat(items)]
-
-
-@pytest.mark.parametrize("turns", [20, pytest.param(script.TURNS, marks=pytest.mark.slow)])
-async def test_a_long_run_is_valid_within_its_budget_and_keeps_every_id(url: str, turns: int) -> None:
-    scene = Scene(url)
-    for turn in range(turns):
-        await scene.turn(script.said(turn))
-    assert await scene.turn(script.QUESTION) == "It is marzipan-4711."
-    kept = await scene.session.get_items()
-    assert _said(kept[:-2]) == script.expected(0, turns)
-    known = {item["id"]: item for item in kept if "id" in item}
-    for items in scene.model.seen:
-        for before, item in zip([{}, *items], items, strict=False):
-            if "id" in item:
-                assert item == known[item["id"]]
-            if str(item.get("id")).startswith("fc_"):
-                assert before["id"] == item["id"].replace("fc", "rs"), "a call without its reasoning"
-    called = [items for items in scene.model.seen if items[-1].get("type") == "function_call_output"]
-    assert all(items[-3]["type"] == "reasoning" for items in called)
-    assert max(scene.model.costs) > script.BUDGET / 2
-    await scene.session.close()
-
-
-@pytest.mark.faults
-async def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'memory.db'}"
-    done = script.killed("tests.integrations.openai_agent", url, 0, 10_000, after=6)
-    scene = Scene(url, interrupted=True)
-    stored = _said(await scene.session.get_items())
-    assert stored[: len(script.expected(0, done + 1))] == script.expected(0, done + 1)
-    for turn in (20, 21):
-        await scene.turn(script.said(turn))
-    again = _said(await scene.session.get_items())
-    assert again == stored + script.expected(20, 22)
-    await scene.session.close()
-
-
-async def test_a_fork_goes_on_by_itself(url: str) -> None:
-    scene = Scene(url)
-    for turn in range(4):
-        await scene.turn(script.said(turn))
-    await (await scene.session.memory.fork(session_id="s2")).close()
-    other = Scene("memory://")
-    other.session = ACMSSession("s2", scene.session.memory.storage)
-    other.config.call_model_input_filter = other.session.within(script.BUDGET)
-    assert await other.turn(script.QUESTION) == "It is marzipan-4711."
-    kept = await scene.session.get_items()
-    assert _said(kept) == script.expected(0, 4)
-    assert (await other.session.get_items())[: len(kept)] == kept
-    for one in (scene, other):
-        await one.session.close()
-
-
-async def test_another_session_of_the_user_is_recalled_until_the_user_is_erased(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'memory.db'}"
-    monday, friday = Scene(url, "monday", namespace="user:1"), Scene(url, "friday", namespace="user:1")
-    other = Scene(url, "friday", namespace="user:2")
-    await monday.turn(script.said(3))
-    assert await friday.turn(script.QUESTION) == "It is marzipan-4711."
-    assert await other.turn(script.QUESTION) == "I do not know."
-    await erase_subject(monday.session.memory.storage, namespace="user:1")
-    again = Scene(url, "saturday", namespace="user:1")
-    assert await again.turn(script.QUESTION) == "I do not know."
-    for one in (monday, friday, other, again):
-        await one.session.close()
-    assert script.left_in(tmp_path, ["marzipan-4711"]) == []
+class TestStory(script.Story):
+    driver = Driver
 
 
 def test_blocking_runs_use_a_session_from_many_event_loops(tmp_path: Path) -> None:
-    scene = Scene(f"sqlite:///{tmp_path / 'memory.db'}")
+    agent = Driver(f"sqlite:///{tmp_path / 'memory.db'}")
 
     def turn(text: str) -> str:
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         try:
-            options = {"session": scene.session, "run_config": scene.config}
-            return str(Runner.run_sync(scene.agent, text, **options).final_output)
+            options = {"session": agent.session, "run_config": agent.config}
+            return str(Runner.run_sync(agent.agent, text, **options).final_output)
         finally:
             asyncio.set_event_loop(None)
             loop.close()
 
     turn(script.said(3))
     assert turn(script.QUESTION) == "It is marzipan-4711."
-    asyncio.run(scene.session.add_items([{"role": "user", "content": "One more."}]))
-    assert len(asyncio.run(scene.session.get_items())) == 5
-    asyncio.run(scene.session.close())
+    asyncio.run(agent.session.add_items([{"role": "user", "content": "One more."}]))
+    assert len(asyncio.run(agent.session.get_items())) == 5
+    asyncio.run(agent.session.close())
 
 
 async def test_settings_of_the_sdk_limit_what_is_read() -> None:
@@ -264,12 +197,12 @@ async def test_a_summary_of_acms_is_an_item_that_a_model_can_read() -> None:
 
 
 async def test_images_of_the_current_turn_are_sent_and_a_budget_without_room_is_told() -> None:
-    scene = Scene("memory://")
+    agent = Driver("memory://")
     image = {"role": "user", "content": [{"type": "input_image", "image_url": "https://example.org/a.png"}]}
-    scene.config.call_model_input_filter = scene.session.within(4000)
-    await Runner.run(scene.agent, [image], session=scene.session, run_config=scene.config)
-    assert scene.model.seen[0][-1] == image
-    scene.config.call_model_input_filter = scene.session.within(20)
+    agent.config.call_model_input_filter = agent.session.within(4000)
+    await Runner.run(agent.agent, [image], session=agent.session, run_config=agent.config)
+    assert agent.model.seen[0][-1] == image
+    agent.config.call_model_input_filter = agent.session.within(20)
     with pytest.raises(FitError):
-        await scene.turn("Hello.")
-    await scene.session.close()
+        await agent.turn("Hello.")
+    await agent.session.close()

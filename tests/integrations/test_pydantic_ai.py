@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Any
 
 import pytest
@@ -24,13 +21,11 @@ from pydantic_ai.messages import ImageUrl, ModelMessage, SystemPromptPart, ToolR
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from acms import ACMS, ACMSConfig, PrivacyConfig, TokenBudgetExceededError, open_storage
-from acms.erasure.erase import erase_subject
+from acms.integrations.model_input import original
 from acms.integrations.pydantic_ai import ACMSHistory
+from acms.integrations.pydantic_ai.history import DIALECT
 from tests.integrations import agent as script
 from tests.integrations.pages import run_example, run_page
-
-USER = "user:1"
-INSTRUCTIONS = "You look after disks."
 
 
 def chat(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
@@ -74,17 +69,24 @@ def _item(content: Any) -> dict[str, Any]:
 class Model:
     """The model of the script, and what it was shown."""
 
-    def __init__(self, budget: int = script.BUDGET, thinking: str = "") -> None:
+    def __init__(
+        self,
+        budget: int = script.BUDGET,
+        thinking: str = "",
+        interrupted: bool = False,
+        seen: list[Any] | None = None,
+    ) -> None:
         self.budget = budget
         self.thinking = thinking
-        self.seen: list[list[ModelMessage]] = []
+        self.interrupted = interrupted
+        self.seen: list[list[ModelMessage]] = [] if seen is None else seen
         self.calls = 0
 
     def __call__(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         self.seen.append(messages)
         sent = chat(messages)
         instructions = [{"role": "system", "content": info.instructions}] if info.instructions else []
-        script.check([*instructions, *sent], self.budget)
+        script.check([*instructions, *sent], self.budget, interrupted=self.interrupted)
         said = script.answer(sent)
         self.calls += 1
         parts: list[Any] = [ThinkingPart(self.thinking)] if self.thinking else []
@@ -97,97 +99,62 @@ class Model:
 
 
 def agent(session: ACMS, model: Model, **more: Any) -> Agent[None, str]:
-    made = Agent(
-        FunctionModel(model),
-        instructions=INSTRUCTIONS,
-        capabilities=[ACMSHistory(session, budget=model.budget)],
-        **more,
-    )
+    history = ACMSHistory[None](session, budget=model.budget)
+    made = Agent(FunctionModel(model), instructions=script.INSTRUCTIONS, capabilities=[history], **more)
     made.tool_plain(script.disk)
     return made
 
 
-async def said_in(session: ACMS) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for entry in await session.entries():
-        assert entry.role is not None
-        text = entry.content if entry.role.value != "assistant" or not _calls(entry) else ""
-        found.append((entry.role.value, text))
-    return found
+class Driver(script.Driver):
+    def __init__(self, *where: Any, **how: Any) -> None:
+        super().__init__(*where, **how)
+        self.storage = open_storage(self.url)
+        self.session = ACMS(self.name, self.storage, None, namespace=self.namespace)
+        self.model = Model(interrupted=self.interrupted, seen=self.seen)
+        self.agent = agent(self.session, self.model)
+
+    @property
+    def memory(self) -> ACMS:
+        return self.session
+
+    async def turn(self, text: str, id: str | None = None) -> str:
+        return (await self.agent.run(text)).output
+
+    async def kept(self) -> list[ModelMessage]:
+        found = [original(entry, DIALECT) for entry in await self.session.entries()]
+        return [piece.message for piece in found if piece]
+
+    async def check_ids(self) -> None:
+        kept, shown = _alone(await self.kept()), _alone(self.seen[-1])
+        assert len([one for one in shown if one in kept]) >= len(shown) - 3
+
+    async def aclose(self) -> None:
+        await self.session.close()
+        await self.storage.aclose()
 
 
-def _calls(entry: Any) -> bool:
-    return any(type(part).__name__ == "ToolCall" for part in entry.parts)
+def _alone(messages: Sequence[ModelMessage]) -> list[Any]:
+    """Return messages without the bounds of requests: adjacent ones are sent as one."""
+    return [one for each in messages for one in ([each] if isinstance(each, ModelResponse) else each.parts)]
 
 
-@pytest.mark.parametrize("held", [True, False], ids=["history passed", "history in the log"])
-async def test_200_turns_stay_within_the_budget_and_are_kept_once(tmp_path: Path, held: bool) -> None:
+class TestStory(script.Story):
+    driver = Driver
+
+
+async def test_a_history_that_is_passed_is_stored_once() -> None:
     model = Model()
-    async with ACMS("s", open_storage(f"sqlite:///{tmp_path}/m.db"), None, namespace=USER) as session:
+    async with ACMS("s", "memory://", None) as session:
         made = agent(session, model)
         history: list[ModelMessage] = []
-        for turn in range(script.TURNS):
-            result = await made.run(script.said(turn), message_history=history if held else None)
-            history = [*history, *result.new_messages()]
-        assert await said_in(session) == script.expected(0, script.TURNS)
-        answer = await made.run(script.QUESTION, message_history=history if held else None)
-        assert answer.output == "It is marzipan-4711."
-    shown = model.seen[-1]
-    runs = {message.run_id: message for message in history}
-    same = [one for one in shown if isinstance(one, ModelResponse)]
-    assert same
-    for one in same:  # what was said comes back as it was made, with its ids
-        assert one.run_id in runs
-        assert any(one == kept for kept in history if kept.run_id == one.run_id)
-
-
-async def _talk(url: str, session_id: str, first: int, last: int, acknowledged: bool = False) -> list[Any]:
-    model = Model()
-    storage = open_storage(url)
-    async with ACMS(session_id, storage, None, namespace=USER) as session:
-        made = agent(session, model)
-        for turn in range(first, last):
-            await made.run(script.said(turn))
-            if acknowledged:
-                script.acknowledge(turn)
-        found = await said_in(session)
-    await storage.aclose()
-    return found
-
-
-def main(url: str, first: int, last: int) -> None:
-    asyncio.run(_talk(url, "s", first, last, acknowledged=True))
-
-
-async def test_a_killed_agent_goes_on_where_it_was(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/m.db"
-    done = await asyncio.to_thread(script.killed, __name__, url, 0, script.TURNS, after=40)
-    assert done >= 40
-    found = await _talk(url, "s", done + 1, done + 21)
-    assert found[: len(script.expected(0, done + 1))] == script.expected(0, done + 1)
-    assert found[-len(script.expected(done + 2, done + 21)) :] == script.expected(done + 2, done + 21)
-
-
-async def test_a_fork_goes_on_alone(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/m.db"
-    await _talk(url, "s", 0, 12)
-    async with ACMS("s", open_storage(url), None, namespace=USER) as session:
-        await session.fork(session_id="what-if")
-    assert await _talk(url, "what-if", 20, 25) == [*script.expected(0, 12), *script.expected(20, 25)]
-    assert await _talk(url, "s", 12, 14) == script.expected(0, 14)
-
-
-async def test_another_session_of_the_user_knows_and_erasing_leaves_nothing(tmp_path: Path) -> None:
-    storage = open_storage(f"sqlite:///{tmp_path}/m.db")
-    async with storage:
-        for session_id, text in (("one", script.said(3)), ("two", script.QUESTION)):
-            async with ACMS(session_id, storage, None, namespace=USER) as session:
-                result = await agent(session, Model()).run(text)
-        assert result.output == "It is marzipan-4711."
-        async with ACMS("two", storage, None, namespace="user:2") as session:
-            assert (await agent(session, Model()).run(script.QUESTION)).output == "I do not know."
-        await erase_subject(storage, namespace=USER, verify=True)
-        assert script.left_in(tmp_path, ["marzipan"]) == []
+        for turn in range(20):
+            history = (await made.run(script.said(turn), message_history=history)).all_messages()
+        assert [entry.content for entry in await session.entries() if entry.role == "user"] == [
+            script.said(turn) for turn in range(20)
+        ]
+    answers = [one for one in model.seen[-1] if isinstance(one, ModelResponse)]
+    assert answers
+    assert all(one in history for one in answers)
 
 
 async def test_what_was_edited_or_withheld_is_not_shown_as_it_was_made() -> None:
@@ -239,36 +206,3 @@ async def test_the_page_and_the_example_run_and_run_again(
     for _ in range(2):
         await run_page("pydantic-ai.md", tmp_path, monkeypatch)
     assert run_example("pydantic_ai_agent.py", tmp_path).strip().endswith("124 messages kept; It is 4711.")
-
-
-def measure() -> list[float]:
-    """Return what one model request of a long conversation takes more with ACMS than without, warm."""
-
-    async def run(folder: Path) -> list[float]:
-        times: list[float] = []
-        storage = open_storage(f"sqlite:///{folder}/m.db")
-        async with ACMS("s", storage, None, namespace=USER) as session:
-            history = ACMSHistory[None](session, budget=script.BUDGET)
-            prepare = history.prepare_model_request
-
-            async def timed(ctx: Any, request_context: Any) -> Any:
-                began = perf_counter()
-                found = await prepare(ctx, request_context)
-                times.append(perf_counter() - began)
-                return found
-
-            monkey.setattr(history, "prepare_model_request", timed)
-            made = Agent(FunctionModel(Model()), instructions=INSTRUCTIONS, capabilities=[history])
-            made.tool_plain(script.disk)
-            messages: list[ModelMessage] = []
-            for turn in range(script.TURNS):
-                messages = (await made.run(script.said(turn), message_history=messages)).all_messages()
-        await storage.aclose()
-        return times[20:]
-
-    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkey:
-        return asyncio.run(run(Path(folder)))
-
-
-if __name__ == "__main__":
-    script.report("pydantic-ai", measure)

@@ -10,7 +10,7 @@ Every request to the model, also those between calls of tools, is made of the lo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from json import dumps, loads
+from json import loads
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -28,10 +28,10 @@ from agent_framework import (
 from acms.codecs import OpenAIChat
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
-from acms.integrations.model_input import Request, model_input, original, text_of
-from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.integrations.model_input import Made, Request, Sessions, as_made, json_text, model_input, reasoning
+from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, StorageBackend, TokenCounter
-from acms.prompt_types import PromptMessage, Tool
+from acms.prompt_types import Tool
 from acms.session import ACMS
 from acms.text.chat_messages import PER_MEDIUM
 
@@ -63,30 +63,24 @@ class ACMSHistoryProvider(HistoryProvider):
         super().__init__(source_id)
         self.budget = budget
         self.codec: Codec = codec or OpenAIChat("gpt-5")
-        self._storage = storage
         self._namespace = namespace
-        self._config = config
-        self._open: dict[tuple[str, str], ACMS] = {}
+        self._sessions = Sessions(storage, config)
 
     def memory(self, session_id: str | None, state: Mapping[str, Any] | None = None) -> ACMS:
         """Return the ACMS session of a session, for recall, forks and time travel."""
         if not session_id:
             raise ValidationError("a run without a session has no log", field="session_id")
-        key = (state or {}).get("namespace", self._namespace), session_id
-        if key not in self._open:
-            self._open[key] = ACMS(key[1], self._storage, config=self._config, namespace=key[0])
-        return self._open[key]
+        return self._sessions.of((state or {}).get("namespace", self._namespace), session_id)
 
     async def aclose(self) -> None:
         """Close the sessions; the storage is whoever opened it's."""
-        while self._open:
-            await self._open.popitem()[1].close()
+        await self._sessions.aclose()
 
     async def get_messages(
         self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
     ) -> list[Message]:
         """Return all messages in force as they were saved; of one that was edited or withheld what is shown of it."""
-        return [_message(entry) for entry in await self.memory(session_id, state).entries()]
+        return [as_made(entry, _DIALECT) for entry in await self.memory(session_id, state).entries()]
 
     async def save_messages(
         self,
@@ -154,29 +148,19 @@ class _Run(ChatMiddleware):
         await self.store(said)
         options = context.options or {}
         asked = [one.text for one in said if one.role == "user"]
-        shown = await model_input(
-            self._memory,
-            Request(
-                codec=self._provider.codec,
-                budget=self._provider.budget,
-                query=asked[-1] if asked else "",
-                instructions="\n\n".join(
-                    [options.get("instructions") or "", *(one.text for one in front)]
-                ).strip(),
-                tools=[
-                    Tool(name=one.name, description=one.description or "", parameters=one.parameters())
-                    for one in options.get("tools") or ()
-                    if hasattr(one, "parameters")
-                ],
-            ),
-            _DIALECT,
-            known=self._stored,
-            extra=lambda message: _extra(message, self._memory.counter),
+        instructions = [options.get("instructions") or "", *(one.text for one in front)]
+        request = Request(
+            codec=self._provider.codec,
+            budget=self._provider.budget,
+            query=asked[-1] if asked else "",
+            instructions="\n\n".join(instructions).strip(),
+            tools=[
+                Tool(name=one.name, description=one.description or "", parameters=one.parameters())
+                for one in options.get("tools") or ()
+                if hasattr(one, "parameters")
+            ],
         )
-        context.messages = [
-            *front,
-            *(one for each in shown for one in each.originals or [_made(each.message)]),
-        ]
+        context.messages = [*front, *await model_input(self._memory, request, _DIALECT, self._stored)]
         await call_next()
 
 
@@ -195,6 +179,21 @@ class _Dialect:
     def read(self, json: str) -> Message:
         return Message.from_json(json)
 
+    def make(self, said: Made) -> Message:
+        if said.results:
+            answers = [
+                Content.from_function_result(one.call_id, result=one.output) for _, one in said.results
+            ]
+            return Message("tool", answers)
+        contents: list[Content | str] = [said.text] if said.text else []
+        for one in said.calls:
+            contents.append(Content.from_function_call(one.call_id, one.name, arguments=loads(one.arguments)))
+        return Message(said.role.value, contents)
+
+    def unseen(self, message: Message, counter: TokenCounter) -> int:
+        files = sum(one.type == "data" for one in message.contents)
+        return reasoning(self.write(message), counter) + PER_MEDIUM * files
+
 
 _DIALECT = _Dialect()
 
@@ -205,47 +204,12 @@ def _part(content: Content, role: Role) -> list[Part]:
     if content.type == "text_reasoning" and content.text and role is Role.ASSISTANT:
         return [Reasoning(content.text)]
     if content.type == "function_call" and role is Role.ASSISTANT:
-        given = content.arguments
-        arguments = given if isinstance(given, str) else dumps(given or {}, ensure_ascii=False)
-        return [ToolCall(content.call_id or "", content.name or "", arguments)]
+        return [ToolCall(content.call_id or "", content.name or "", json_text(content.arguments or {}))]
     if content.type == "function_result" and role is Role.TOOL:
-        found = content.result
-        output = found if isinstance(found, str) else dumps(found, ensure_ascii=False)
-        return [ToolResult(content.call_id or "", output, content.exception is not None)]
+        failed = content.exception is not None
+        return [ToolResult(content.call_id or "", json_text(content.result), failed)]
     if content.type == "uri" and role is Role.USER and (content.media_type or "").startswith("image/"):
         return [Media(content.media_type or "", content.uri or "")]
     if content.type in ("uri", "data"):
         return [Text(f"[{content.media_type}: {content.uri if content.type == 'uri' else 'inline'}]")]
     return []
-
-
-def _extra(message: Message, counter: TokenCounter) -> int:
-    """Count what the codec does not see of a message: reasoning and bytes."""
-    thoughts = sum(counter.count(one.text or "") for one in message.contents if one.type == "text_reasoning")
-    return thoughts + PER_MEDIUM * sum(one.type == "data" for one in message.contents)
-
-
-def _message(entry: Entry) -> Message:
-    kept = original(entry, _DIALECT)
-    if kept is not None and _without_raw(_DIALECT.write(kept)["parts"]) == _without_raw(entry.parts):
-        return kept
-    return Message(entry.role.value if entry.role else "user", [entry.content])
-
-
-def _without_raw(parts: Sequence[Part]) -> list[Part]:
-    return [part for part in parts if not isinstance(part, Raw)]
-
-
-def _made(message: PromptMessage) -> Message:
-    """Return what ACMS wrote as a message."""
-    if message.role is Role.TOOL:
-        results = [part for part in message.parts if isinstance(part, ToolResult)]
-        return Message(
-            "tool", [Content.from_function_result(one.call_id, result=one.output) for one in results]
-        )
-    calls = [part for part in message.parts if isinstance(part, ToolCall)]
-    contents: list[Content | str] = [text_of(message)] if text_of(message) else []
-    contents += [
-        Content.from_function_call(one.call_id, one.name, arguments=loads(one.arguments)) for one in calls
-    ]
-    return Message(message.role.value, contents)

@@ -22,11 +22,7 @@ from langchain_core.callbacks import (
 )
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.documents import Document
-from langchain_core.messages import (
-    AnyMessage,
-    BaseMessage,
-    HumanMessage,
-)
+from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
@@ -34,6 +30,7 @@ from pydantic import ConfigDict
 
 from acms.errors import ConfigurationError
 from acms.integrations.langchain_messages import chat_message, completed, message_of, offered, stored
+from acms.integrations.model_input import scope_of
 from acms.ports import StorageBackend
 from acms.prompt import Prompt
 from acms.providers.codecs import OpenAIChat
@@ -127,8 +124,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             await session.sync([stored(message) for message in request.messages])
             prompt = prompt.history(session)
             if asked.strip():
-                named = session.namespace != "default"
-                prompt = prompt.recall(session, asked, scope="namespace" if named else "session")
+                prompt = prompt.recall(session, asked, scope=scope_of(session))
             rendered = await prompt.render(self._budget)
             sources = [message.sources for message in rendered.messages[written:]]
             entries = {entry.id: entry for entry in await session.entries(len(sources))}

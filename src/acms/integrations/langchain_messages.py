@@ -18,6 +18,7 @@ from langchain_core.messages import (
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
+from acms.integrations.model_input import raw_of
 from acms.model import Entry, Json, Media, Raw, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
 from acms.text.chat_messages import RECALLED, SUMMARY, medium, wrap
@@ -68,10 +69,8 @@ def message_of(
     if len(ids) != 1 or ids[0] not in keys or str(chat["content"]).startswith(RECALLED[0]):
         return Restored(message, {})
     message.id = keys[ids[0]]
-    parts = entries[ids[0]].parts if ids[0] in entries else ()
-    given = next((part.json for part in parts if isinstance(part, Raw) and part.vendor == _VENDOR), "{}")
     try:
-        more = json.loads(given)
+        more = json.loads((ids[0] in entries and raw_of(entries[ids[0]], _VENDOR)) or "{}")
     except ValueError:  # something was taken out of it
         return Restored(message, {})
     if "content" in more and message.model_copy(update={"content": more["content"]}).text != message.text:

@@ -2,23 +2,39 @@
 
 An adapter says in a `Dialect` how its messages are written as messages of a log and read back. What a prompt shows as
 it was said comes back as the framework's own message, with its ids and all that ACMS does not understand; what ACMS
-wrote itself (recalled text, a summary, a message that was cut, edited or redacted) as a message of the prompt.
+wrote itself (recalled text, a summary, a message that was cut, edited or redacted) is made anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from json import dumps
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
+from acms.config import ACMSConfig
 from acms.errors import EntryNotFoundError, FitError, TokenBudgetExceededError
-from acms.model import Entry, Media, Part, Raw, Role, Text, ToolCall, ToolResult
-from acms.ports import Codec
+from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.ports import Codec, CompareAndSetKV, ListingKV, StorageBackend, TokenCounter
 from acms.prompt import Prompt, Rendered
 from acms.prompt_types import PromptMessage, Tool
 from acms.session import ACMS
 
-__all__ = ["Dialect", "RenderedMessage", "Request", "model_input", "original", "text_of"]
+__all__ = [
+    "Dialect",
+    "Made",
+    "Request",
+    "Sessions",
+    "StateMemory",
+    "as_made",
+    "json_text",
+    "model_input",
+    "original",
+    "raw_of",
+    "reasoning",
+    "says",
+    "scope_of",
+]
 
 M = TypeVar("M")
 
@@ -26,6 +42,16 @@ _TRIES = 16
 """How often a prompt is made smaller because of what its codec does not count."""
 _STEP = 32
 """By at least one part in so many of the budget each time."""
+
+
+class Made(NamedTuple):
+    """A message that ACMS wrote."""
+
+    role: Role
+    text: str
+    calls: Sequence[ToolCall] = ()
+    #: Each with the name of the tool that was called, where the call is shown.
+    results: Sequence[tuple[str, ToolResult]] = ()
 
 
 class Dialect(Protocol[M]):
@@ -42,6 +68,39 @@ class Dialect(Protocol[M]):
         """Return the message that a `Raw` part keeps."""
         ...
 
+    def make(self, said: Made) -> M:
+        """Return what ACMS wrote as a message of the framework."""
+        ...
+
+    def unseen(self, message: M, counter: TokenCounter) -> int:
+        """Count what of a message is sent and is nothing to the codec, such as reasoning and bytes."""
+        ...
+
+
+class StateMemory(CompareAndSetKV, ListingKV, Protocol):
+    """What an adapter keeps beside its logs: names, states, records."""
+
+
+class Sessions:
+    """The sessions of one storage that an adapter has used, by namespace and name."""
+
+    def __init__(self, storage: StorageBackend, config: ACMSConfig | None = None) -> None:
+        self._storage = storage
+        self._config = config
+        self._open: dict[tuple[str, str], ACMS] = {}
+
+    def of(self, namespace: str, name: str) -> ACMS:
+        """Return a session, the same one each time."""
+        key = namespace, name
+        if key not in self._open:
+            self._open[key] = ACMS(name, self._storage, config=self._config, namespace=namespace)
+        return self._open[key]
+
+    async def aclose(self) -> None:
+        """Close them; the storage is whoever opened it's."""
+        while self._open:
+            await self._open.popitem()[1].close()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -57,29 +116,21 @@ class Request:
     tools: Sequence[Tool] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenderedMessage(Generic[M]):
-    """One message of a request."""
+class _Sourced(NamedTuple):
+    """One message of a request, and the framework's own ones that say it; none when ACMS wrote it."""
 
     message: PromptMessage
-    #: The framework's own messages that say it, in order; empty when ACMS wrote it.
-    originals: Sequence[M] = field(default_factory=tuple)
+    originals: Sequence[Any] = ()
 
 
 async def model_input(
-    session: ACMS,
-    request: Request,
-    dialect: Dialect[M],
-    *,
-    known: Mapping[str, M],
-    extra: Callable[[M], int],
-) -> list[RenderedMessage[M]]:
+    session: ACMS, request: Request, dialect: Dialect[M], known: Mapping[str, M] | None = None
+) -> list[M]:
     """Return what the model is shown of a session, oldest first, without the instructions of the request.
 
-    `known` are messages the framework has at hand, by key: they are handed back themselves. `extra` counts what of a
-    message is sent and is nothing to the codec, such as reasoning and bytes. In a named namespace its other sessions
-    are recalled from; after an answer of the model nothing is. `TokenBudgetExceededError` when what must be there does
-    not fit.
+    `known` are messages the framework has at hand, by key: they are handed back themselves. In a named namespace its
+    other sessions are recalled from; after an answer of the model nothing is. `TokenBudgetExceededError` when what must
+    be there does not fit.
     """
     newest = await session.entries(1)
     if not newest:
@@ -97,15 +148,20 @@ async def model_input(
             least = room
             room = (least + most) // 2
             continue
-        shown = await _rendered(session, rendered, dialect, known)
-        more = sum(extra(one) for message in shown for one in message.originals)
+        shown = await _rendered(session, rendered, dialect, known or {})
+        messages, more = _written(shown, dialect, session.counter)
         over = rendered.tokens.upper_bound + more - budget
         if over <= 0:
-            return shown
+            return messages
         most = room
         room = max((least + most) // 2, most * budget // (budget + over) - budget // _STEP)
     options = ("raise the budget", "leave the reasoning of the model out of the history")
     raise TokenBudgetExceededError(budget=budget, required=budget + over, options=options)
+
+
+def scope_of(session: ACMS) -> Literal["session", "namespace"]:
+    """Return what is recalled from: in a named namespace all of its sessions."""
+    return "session" if session.namespace == "default" else "namespace"
 
 
 def _prompt(session: ACMS, request: Request) -> Prompt:
@@ -114,14 +170,13 @@ def _prompt(session: ACMS, request: Request) -> Prompt:
         prompt = prompt.system(request.instructions)
     prompt = prompt.history(session)
     if request.query.strip():
-        scope = "session" if session.namespace == "default" else "namespace"
-        prompt = prompt.recall(session, request.query, scope=scope)
+        prompt = prompt.recall(session, request.query, scope=scope_of(session))
     return prompt
 
 
 async def _rendered(
     session: ACMS, rendered: Rendered, dialect: Dialect[M], known: Mapping[str, M]
-) -> list[RenderedMessage[M]]:
+) -> list[_Sourced]:
     ids = dict.fromkeys(
         id for message in rendered.messages if _may_be_original(message) for id in message.sources
     )
@@ -133,7 +188,7 @@ async def _rendered(
             one = await _kept(session, id, dialect)
         if one is not None:
             found[id] = one
-    shown: list[RenderedMessage[M]] = []
+    shown: list[_Sourced] = []
     for message in _whole(rendered.messages):
         if message.role in (Role.SYSTEM, Role.DEVELOPER) and not message.sources:
             continue  # the instructions of the request
@@ -141,7 +196,7 @@ async def _rendered(
         same = len(said) == len(message.sources) > 0 and _content(message.parts) == _content(
             [part for one in said for part in _parts(dialect.write(one))]
         )
-        shown.append(RenderedMessage(message=message, originals=said if same else ()))
+        shown.append(_Sourced(message, said if same else ()))
     return _paired(shown)
 
 
@@ -156,18 +211,36 @@ def _whole(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
     return found
 
 
-def _paired(shown: Sequence[RenderedMessage[M]]) -> list[RenderedMessage[M]]:
+def _paired(shown: Sequence[_Sourced]) -> list[_Sourced]:
     """Take a call and its answers alike, all as they were made or none: codecs give calls other ids where they must."""
-    found: list[RenderedMessage[M]] = []
+    found: list[_Sourced] = []
     for one in shown:
         if one.message.role is Role.TOOL and found and bool(one.originals) != bool(found[-1].originals):
             start = len(found) - 1
             while start and found[start].message.role is Role.TOOL:
                 start -= 1
-            found[start:] = [RenderedMessage(message=each.message) for each in found[start:]]
-            one = RenderedMessage(message=one.message)
+            found[start:] = [_Sourced(each.message) for each in found[start:]]
+            one = _Sourced(one.message)
         found.append(one)
     return found
+
+
+def _written(shown: Sequence[_Sourced], dialect: Dialect[M], counter: TokenCounter) -> tuple[list[M], int]:
+    """Return the framework's own messages and those that ACMS wrote, and what they cost beyond what the codec saw."""
+    names: dict[str, str] = {}
+    found: list[M] = []
+    more = 0
+    for message, originals in shown:
+        calls = [part for part in message.parts if isinstance(part, ToolCall)]
+        names.update({one.call_id: one.name for one in calls})
+        results = [
+            (names.get(part.call_id, ""), part) for part in message.parts if isinstance(part, ToolResult)
+        ]
+        text = "\n".join([one for one in (message.text, *(result.output for _, result in results)) if one])
+        made = originals or [dialect.make(Made(message.role, text, calls, results))]
+        more += sum(dialect.unseen(one, counter) for one in made)
+        found += made
+    return found, more
 
 
 async def _kept(session: ACMS, id: str, dialect: Dialect[M]) -> M | None:
@@ -184,10 +257,37 @@ def _may_be_original(message: PromptMessage) -> bool:
 
 def original(entry: Entry, dialect: Dialect[M]) -> M | None:
     """Return the framework's message that an entry keeps; None where it has none, or it is withheld."""
-    for part in entry.parts:
-        if isinstance(part, Raw) and part.vendor == dialect.vendor:
-            return dialect.read(part.json)
-    return None
+    kept = raw_of(entry, dialect.vendor)
+    return None if kept is None else dialect.read(kept)
+
+
+def raw_of(entry: Entry, vendor: str) -> str | None:
+    """Return what the `Raw` part of an adapter holds; None without one."""
+    kept = (part.json for part in entry.parts if isinstance(part, Raw) and part.vendor == vendor)
+    return next(kept, None)
+
+
+def as_made(entry: Entry, dialect: Dialect[M]) -> M:
+    """Return an entry as the framework's message; one that was edited or withheld with what is shown of it."""
+    kept = original(entry, dialect)
+    if kept is not None and says(entry, dialect.write(kept)):
+        return kept
+    return dialect.make(Made(entry.role or Role.USER, entry.content))
+
+
+def says(entry: Entry, written: Mapping[str, Any]) -> bool:
+    """Return whether an entry still says what was written."""
+    return _content(_parts(written)) == _content(entry.parts)
+
+
+def json_text(value: Any) -> str:
+    """Return arguments and results of tools as the log has them: JSON, or the text itself."""
+    return value if isinstance(value, str) else dumps(value, ensure_ascii=False)
+
+
+def reasoning(written: Mapping[str, Any], counter: TokenCounter) -> int:
+    """Count the reasoning of a message that was written; codecs of Chat Completions do not send it."""
+    return sum(counter.count(part.text) for part in _parts(written) if isinstance(part, Reasoning))
 
 
 def _parts(written: Mapping[str, Any]) -> Sequence[Part]:
@@ -202,9 +302,3 @@ def _content(parts: Sequence[Part]) -> tuple[object, ...]:
         [part.output for part in parts if isinstance(part, ToolResult)],
         [part.ref for part in parts if isinstance(part, Media)],
     )
-
-
-def text_of(message: PromptMessage) -> str:
-    """Return what a message of a prompt says, the outputs of tools among it."""
-    outputs = [part.output for part in message.parts if isinstance(part, ToolResult)]
-    return "\n".join([text for text in (message.text, *outputs) if text])

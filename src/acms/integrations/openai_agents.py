@@ -18,10 +18,11 @@ from typing import Any, Literal
 
 from acms.config import ACMSConfig
 from acms.errors import MissingExtraError
+from acms.integrations.model_input import raw_of, scope_of
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.ports import Embedder, StorageBackend, TokenCounter
 from acms.prompt import Prompt
-from acms.prompt_types import PromptMessage
+from acms.prompt_types import PromptMessage, Tool
 from acms.providers.codecs import OpenAIResponses
 from acms.runtime.loops import PerLoop
 from acms.session import ACMS
@@ -69,9 +70,8 @@ class ACMSSession:
     async def get_items(self, limit: int | None = None) -> list[Any]:
         """Return the items in force, oldest first; with a limit the newest of them."""
         limit = resolve_session_limit(limit, self.session_settings)
-        if limit is not None and limit <= 0:
-            return []
-        return [_item(entry) for entry in await self.memory.entries(limit)]
+        entries = await self.memory.entries(limit) if limit is None or limit > 0 else ()
+        return [_item(entry) for entry in entries]
 
     async def add_items(self, items: Sequence[Any]) -> None:
         """Append items in order, all or none."""
@@ -81,11 +81,10 @@ class ACMSSession:
     async def pop_item(self) -> Any | None:
         """Put the newest item out of force and return it; None when there is none. History keeps it."""
         async with self._locks.here():
-            newest = await self.memory.entries(1)
-            if not newest:
-                return None
-            await self.memory.retract(newest[0].id, reason="popped", alone=True)
-            return _item(newest[0])
+            for newest in await self.memory.entries(1):
+                await self.memory.retract(newest.id, reason="popped", alone=True)
+                return _item(newest)
+            return None
 
     async def clear_session(self) -> None:
         """Put all items out of force. History keeps them."""
@@ -112,25 +111,23 @@ class ACMSSession:
         if instructions:
             prompt = prompt.system(instructions)
         written = len(prompt.steps)
-        if tools := [_tool(tool) for tool in data.agent.tools if isinstance(tool, FunctionTool)]:
-            prompt = prompt.tools(tools)
-        asked = next(
-            (_text(item.get("content")) for item in reversed(given) if item.get("role") == "user"), ""
-        )
-        prompt = prompt.history(self.memory)
-        if asked.strip():
-            named = self.memory.namespace != "default"
-            prompt = prompt.recall(self.memory, asked, scope="namespace" if named else "session")
+        tools = [
+            Tool(name=one.name, description=one.description, parameters=one.params_json_schema)
+            for one in data.agent.tools
+            if isinstance(one, FunctionTool)
+        ]
+        said = [_text(item.get("content")) for item in given if item.get("role") == "user"]
+        prompt = prompt.tools(tools).history(self.memory)
+        if said and said[-1].strip():
+            prompt = prompt.recall(self.memory, said[-1], scope=scope_of(self.memory))
         if pending := _pending(given, await self.memory.entries(1)):
             prompt = prompt.add([_message(item) for item in pending])
         rendered = await prompt.render(budget)
         messages = rendered.messages[written:]
-        newest = 2 * sum(
-            len(message.sources) for message in messages
-        )  # reasoning in between is perhaps not shown
+        newest = 2 * sum(len(one.sources) for one in messages)  # reasoning in between is perhaps not shown
         shown = _restored(rendered.payload["input"][written:], messages, await self.memory.entries(newest))
-        spare = budget - rendered.tokens.upper_bound
-        return ModelInputData(self._with_turn(shown, given, spare), instructions)
+        shown = self._with_turn(shown, given, budget - rendered.tokens.upper_bound)
+        return ModelInputData(shown, instructions)
 
     def _with_turn(self, shown: list[Any], given: Sequence[Any], spare: int) -> list[Any]:
         """Send the current turn as it is, with what ACMS does not understand, if all of it is shown and fits."""
@@ -156,13 +153,12 @@ class ACMSSession:
 
 
 def _item(entry: Entry) -> Any:
-    for part in entry.parts:
-        if isinstance(part, Raw) and part.vendor == _VENDOR:
-            return json.loads(part.json)
+    if kept := raw_of(entry, _VENDOR):
+        return json.loads(kept)
     for part in entry.parts:  # withheld: the frame of a call and of its answer stays
         if isinstance(part, ToolCall):
-            arguments = {"name": part.name, "arguments": part.arguments}
-            return {"type": "function_call", "call_id": part.call_id, **arguments}
+            called = {"type": "function_call", "call_id": part.call_id}
+            return {**called, "name": part.name, "arguments": part.arguments}
         if isinstance(part, ToolResult):
             return {"type": "function_call_output", "call_id": part.call_id, "output": part.output}
     if entry.role is None:
@@ -176,8 +172,7 @@ def _message(item: Any) -> dict[str, Any]:
     role, parts = Role.ASSISTANT, list[Part]()
     if kind == "message":
         role = Role(plain.get("role", "user"))
-        text = _text(plain.get("content"))
-        if text:
+        if text := _text(plain.get("content")):
             parts.append(Text(text))
     elif kind == "function_call":
         parts.append(ToolCall(str(plain["call_id"]), str(plain["name"]), str(plain.get("arguments", ""))))
@@ -193,12 +188,7 @@ def _text(content: Json) -> str:
     if isinstance(content, list | tuple):
         found = [part.get("text") for part in content if isinstance(part, Mapping)]
         content = "\n".join(text for text in found if isinstance(text, str))
-    text = content if isinstance(content, str) else ""
-    return text.replace("\0", "").encode(errors="replace").decode()
-
-
-def _tool(tool: FunctionTool) -> dict[str, Json]:
-    return {"name": tool.name, "description": tool.description, "parameters": tool.params_json_schema}
+    return content.replace("\0", "").encode(errors="replace").decode() if isinstance(content, str) else ""
 
 
 def _what(item: Mapping[str, Any]) -> tuple[str, ...]:

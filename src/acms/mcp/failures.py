@@ -1,16 +1,18 @@
-"""Errors of ACMS in the words of an MCP client, which knows tools and how it connected."""
+"""What a tool answers, and errors of ACMS in the words of an MCP client, which knows tools and how it connected."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import pydantic
+from mcp_types import CallToolResult, TextContent
 
 from acms.contract import problem_details
 from acms.errors import ACMSError, RateLimitError, ValidationError
 from acms.model import Json
 
-__all__ = ["described", "refused"]
+__all__ = ["answered", "described", "failed", "refused", "written"]
 
 _KNOWN_IDS = "take an id from an answer of recall, facts or history"
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -27,6 +29,24 @@ _NAMESPACE = (
     "stdio: start the server with --namespace NAME",
     "HTTP: connect to /mcp/NAMESPACE/SESSION",
 )
+
+
+def answered(found: Mapping[str, Json]) -> CallToolResult:
+    """Return what was found as the result of a tool: the same as text and as structure."""
+    return CallToolResult(content=[TextContent(text=written(found))], structured_content=dict(found))
+
+
+def failed(error: ACMSError) -> CallToolResult:
+    """Return an error as the result of a tool, which a model can read."""
+    told = described(error)
+    lines = [f"{told['code']}: {told['message']}", *[f"- {one}" for one in told["options"]]]
+    text = TextContent(text="\n".join(lines))
+    return CallToolResult(content=[text], structured_content={"error": told}, is_error=True)
+
+
+def written(found: Mapping[str, Json]) -> str:
+    """Return JSON as a model reads it."""
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
 
 
 def described(error: ACMSError) -> dict[str, Json]:

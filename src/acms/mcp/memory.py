@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from acms.jobs import requests
 from acms.model import Entry, Json
 from acms.prompt_types import Verdict
 from acms.session import ACMS
@@ -39,6 +40,10 @@ class Memory(Protocol):
         """Answer a `render_request.v0` from the session, as it is on the wire."""
         ...
 
+    async def cancel(self, job: str) -> None:
+        """Give up a job of the session; `ConflictError` when it is done."""
+        ...
+
 
 class Local:
     """A session of this process."""
@@ -66,3 +71,7 @@ class Local:
         if self._engine is None or self._engine[0] != epoch:
             self._engine = epoch, await asyncio.to_thread(ACS, [self.session])
         return (await self._engine[1].render(request, action=action, attempt=attempt)).to_wire()
+
+    async def cancel(self, job: str) -> None:
+        """Give it up in the storage."""
+        await requests.cancel(self.session.storage, job)

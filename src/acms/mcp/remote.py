@@ -40,3 +40,7 @@ class Remote:
     ) -> Mapping[str, Json]:
         """Ask `/orchestration/render`."""
         return await self._client.render(request, [self.session], action=action, attempt=attempt)
+
+    async def cancel(self, job: str) -> None:
+        """Ask the service to give it up."""
+        await self.session.log.transport.call("POST", path("jobs", job, "cancel"))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias, TypeVar
 
 from mcp.server import Server
 from mcp.server.caching import CacheHint
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolRequestParams,
-    CallToolResult,
     GetPromptRequestParams,
     GetPromptResult,
     ListPromptsResult,
@@ -26,14 +24,14 @@ from mcp_types import (
     PaginatedRequestParams,
     ReadResourceRequestParams,
     ReadResourceResult,
-    TextContent,
     TextResourceContents,
 )
 
 from acms.errors import ACMSError, NotFoundError, ValidationError
-from acms.mcp import resources
-from acms.mcp.failures import described
+from acms.mcp import resources, tasks
+from acms.mcp.failures import answered, described, failed, written
 from acms.mcp.memory import Memory
+from acms.mcp.tasks import TaskParams
 from acms.mcp.tools import TOOLS
 from acms.model import Json
 from acms.observability.logging import log, safe_error
@@ -44,7 +42,7 @@ __all__ = ["build"]
 T = TypeVar("T")
 Context: TypeAlias = ServerRequestContext[Any, Any]
 Report: TypeAlias = Callable[[float], Awaitable[None]]
-Failed: TypeAlias = Callable[[Context, ACMSError], object]
+OnFailure: TypeAlias = Callable[[Context, ACMSError], object]
 """Is told why a request failed, before it is answered."""
 
 EVERY = 1.0
@@ -64,26 +62,26 @@ def _unheard(_: Context, __: ACMSError) -> None:
     """Leave it at the answer."""
 
 
-def build(memory_of: Callable[[Context], Memory], failed: Failed = _unheard) -> Server[Any]:
+def build(memory_of: Callable[[Context], Memory], on_failure: OnFailure = _unheard) -> Server[Any]:
     """Return a server whose requests are answered from the memory that each belongs to."""
 
     async def list_tools(_: Context, __: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=[one.tool for one in TOOLS.values()])
 
-    async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
-        return await _called(memory_of(context), context, params, failed)
+    async def call_tool(context: Context, params: CallToolRequestParams) -> HandlerResult:
+        return await _called(memory_of(context), context, params, on_failure)
 
     async def list_resources(context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
         cursor = None if params is None else params.cursor
-        return await _asked(resources.listed(memory_of(context), cursor), context, failed)
+        return await _asked(resources.listed(memory_of(context), cursor), context, on_failure)
 
     async def list_templates(_: Context, __: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
         return ListResourceTemplatesResult(resource_templates=resources.TEMPLATES)
 
     async def read_resource(context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
         uri = str(params.uri)
-        found = await _asked(resources.read(memory_of(context), uri), context, failed, uri=uri)
-        text = TextResourceContents(uri=uri, mime_type=resources.JSON, text=_written(found))
+        found = await _asked(resources.read(memory_of(context), uri), context, on_failure, uri=uri)
+        text = TextResourceContents(uri=uri, mime_type=resources.JSON, text=written(found))
         return ReadResourceResult(contents=[text])
 
     async def list_prompts(_: Context, __: PaginatedRequestParams | None) -> ListPromptsResult:
@@ -91,9 +89,9 @@ def build(memory_of: Callable[[Context], Memory], failed: Failed = _unheard) -> 
 
     async def get_prompt(context: Context, params: GetPromptRequestParams) -> GetPromptResult:
         work = resources.prompted(memory_of(context), params.name, params.arguments)
-        return await _asked(work, context, failed)
+        return await _asked(work, context, on_failure)
 
-    return Server(
+    made: Server[Any] = Server(
         "acms",
         version=__version__,
         title="ACMS",
@@ -104,18 +102,41 @@ def build(memory_of: Callable[[Context], Memory], failed: Failed = _unheard) -> 
             "resources/templates/list": _FIXED,
         },
         on_list_tools=list_tools,
-        on_call_tool=call_tool,
         on_list_resources=list_resources,
         on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
     )
+    made.add_request_handler("tools/call", CallToolRequestParams, call_tool)
+    _add_tasks(made, memory_of, on_failure)
+    return made
+
+
+def _add_tasks(server: Server[Any], memory_of: Callable[[Context], Memory], on_failure: OnFailure) -> None:
+    """Add the extension by which a call may go on as a task."""
+
+    async def get_task(context: Context, params: TaskParams) -> HandlerResult:
+        tasks.required(context)
+        return await _asked(tasks.status(memory_of(context), params.task_id), context, on_failure)
+
+    async def update_task(context: Context, params: TaskParams) -> HandlerResult:
+        await get_task(context, params)  # none of ours asks for anything
+        return {}
+
+    async def cancel_task(context: Context, params: TaskParams) -> HandlerResult:
+        tasks.required(context)
+        await _asked(tasks.cancel(memory_of(context), params.task_id), context, on_failure)
+        return {}
+
+    server.extensions[tasks.EXTENSION] = {}
+    for method, handler in (("get", get_task), ("update", update_task), ("cancel", cancel_task)):
+        server.add_request_handler(f"tasks/{method}", TaskParams, handler)
 
 
 async def _called(
-    memory: Memory, context: Context, params: CallToolRequestParams, failed: Failed
-) -> CallToolResult:
+    memory: Memory, context: Context, params: CallToolRequestParams, on_failure: OnFailure
+) -> HandlerResult:
     """Call a tool; what goes wrong in it is its result, which a model can read."""
     spec = TOOLS.get(params.name)
     if spec is None:
@@ -127,13 +148,14 @@ async def _called(
     try:
         given = spec.read(params.arguments)
         found = await _attended(_work(spec.handler(memory, given)), report)
+        task = await tasks.created(memory, found) if "job" in found and tasks.declared(context) else None
     except ACMSError as error:
-        failed(context, error)
-        return _failed(error)
+        on_failure(context, error)
+        return failed(error)
     except Exception as error:
         log(logging.ERROR, "mcp_broke", tool=params.name, error=safe_error(error))
-        return _failed(ACMSError())
-    return CallToolResult(content=[TextContent(text=_written(found))], structured_content=dict(found))
+        return failed(ACMSError())
+    return answered(found) if task is None else task
 
 
 async def _work(work: Awaitable[T]) -> T:
@@ -167,12 +189,12 @@ def _ended(task: asyncio.Future[Any]) -> None:
         log(logging.DEBUG, "mcp_cancelled", error=safe_error(error))
 
 
-async def _asked(work: Coroutine[Any, Any, T], context: Context, failed: Failed, **about: Json) -> T:
+async def _asked(work: Coroutine[Any, Any, T], context: Context, on_failure: OnFailure, **about: Json) -> T:
     """Answer what is no tool: what goes wrong is an error of the protocol, with what it is about in its data."""
     try:
         return await _attended(work, _silent)
     except ACMSError as error:
-        failed(context, error)
+        on_failure(context, error)
         failure = error
     except Exception as error:
         log(logging.ERROR, "mcp_broke", error=safe_error(error))
@@ -184,16 +206,3 @@ async def _asked(work: Coroutine[Any, Any, T], context: Context, failed: Failed,
 
 async def _silent(_: float) -> None:
     """Report nothing."""
-
-
-def _failed(error: ACMSError) -> CallToolResult:
-    """Return an error as the result of a tool."""
-    told = described(error)
-    lines = [f"{told['code']}: {told['message']}", *[f"- {one}" for one in told["options"]]]
-    return CallToolResult(
-        content=[TextContent(text="\n".join(lines))], structured_content={"error": told}, is_error=True
-    )
-
-
-def _written(found: Mapping[str, Json]) -> str:
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))

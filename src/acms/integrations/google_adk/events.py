@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from json import dumps
+from contextlib import suppress
+from json import loads
 from typing import Any
 from urllib.parse import quote
 
 from google.adk.events.event import Event
 from google.genai import types
 
-from acms.integrations.model_input import original
+from acms.integrations.model_input import Made, json_text, original, reasoning, says
 from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.ports import TokenCounter
+from acms.text.chat_messages import PER_MEDIUM
 
-__all__ = ["DIALECT", "event_of", "namespace_of", "role_of"]
+__all__ = ["EventDialect", "event_of", "namespace_of", "reported"]
 
 
 def namespace_of(app_name: str, user_id: str) -> str:
@@ -21,15 +24,21 @@ def namespace_of(app_name: str, user_id: str) -> str:
 
 
 class EventDialect:
-    """An event is one message of a log, and kept whole beside it; one without content says nothing."""
+    """An event is one message of a log, and kept whole beside it; one without content says nothing.
+
+    `agent` is who is asked: what it said is its own, and what other agents said is reported to it.
+    """
 
     vendor = "google-adk"
 
+    def __init__(self, agent: str = "model") -> None:
+        self.agent = agent
+
     def write(self, message: Event) -> dict[str, Any]:
         """Return an event as `ingest` takes it."""
-        role = role_of(message)
-        given = (message.content and message.content.parts) or []
-        parts = [part for one in given for part in _part(one, role)]
+        role = Role.USER if message.author == "user" else Role.ASSISTANT
+        role = Role.TOOL if message.get_function_responses() else role  # whoever is their author
+        parts = [part for one in _given(message) for part in _part(one, role)]
         parts.append(Raw(self.vendor, message.model_dump_json(by_alias=True, exclude_none=True)))
         written: dict[str, Any] = {"key": message.id, "role": role, "parts": parts}
         if message.author not in ("", "user"):
@@ -40,44 +49,82 @@ class EventDialect:
         """Return the event that was kept."""
         return Event.model_validate_json(json)
 
+    def make(self, said: Made) -> Event:
+        """Return what ACMS wrote as an event of the user or of the agent that is asked."""
+        own = said.role in (Role.ASSISTANT, Role.TOOL) and not said.results
+        parts = [types.Part(text=said.text)] if said.text and not said.results else []
+        for call in said.calls:
+            called = types.FunctionCall(id=call.call_id, name=call.name, args=loads(call.arguments))
+            parts.append(types.Part(function_call=called))
+        for name, one in said.results:
+            answer = types.FunctionResponse(id=one.call_id, name=name, response=_response(one.output))
+            parts.append(types.Part(function_response=answer))
+        content = types.Content(role="model" if own else "user", parts=parts)
+        return Event(author=self.agent if own else "user", content=content)
 
-DIALECT = EventDialect()
+    def unseen(self, message: Event, counter: TokenCounter) -> int:
+        """Count thoughts, inline files, what JSON adds to the answers of tools, and who said it."""
+        found = counter.count(f"[{message.author}] :") + 8 if self.is_foreign(message) else 0
+        found += PER_MEDIUM * sum(part.inline_data is not None for part in _given(message))
+        for answer in message.get_function_responses():
+            found += counter.count(json_text(answer.response or {})) - counter.count(_output(answer))
+        return found + reasoning(self.write(message), counter)
 
-
-def role_of(event: Event) -> Role:
-    """Return who speaks: answers of tools are tools', whoever's author they are."""
-    if event.get_function_responses():
-        return Role.TOOL
-    return Role.USER if event.author == "user" else Role.ASSISTANT
+    def is_foreign(self, event: Event) -> bool:
+        """Return whether another agent is the author."""
+        return event.author not in ("user", self.agent)
 
 
 def event_of(entry: Entry) -> Event:
     """Return the event of an entry; of one that was edited or withheld with what is shown of it."""
-    kept = original(entry, DIALECT)
+    dialect = EventDialect(str(entry.metadata.get("author", "model")))
+    kept = original(entry, dialect)
+    if kept is not None and says(entry, dialect.write(kept)):
+        return kept
+    made = dialect.make(Made(entry.role or Role.USER, entry.content))
     if kept is not None:
-        written = [part for part in DIALECT.write(kept)["parts"] if not isinstance(part, Raw)]
-        if written == [part for part in entry.parts if not isinstance(part, Raw)]:
-            return kept
-    author = "user" if entry.role in (None, Role.USER) else str(entry.metadata.get("author", "model"))
-    content = types.Content(
-        role="user" if author == "user" else "model", parts=[types.Part(text=entry.content)]
-    )
-    if kept is not None:
-        return kept.model_copy(update={"content": content})
-    return Event(
-        id=entry.key or entry.id, author=author, content=content, timestamp=entry.created_at.timestamp()
-    )
+        return kept.model_copy(update={"content": made.content})
+    return made.model_copy(update={"id": entry.key or entry.id, "timestamp": entry.created_at.timestamp()})
+
+
+def reported(event: Event) -> types.Content:
+    """Return what another agent said or did as text of the user: it is not this model's own."""
+    said: list[str] = []
+    for part in _given(event):
+        if part.text and not part.thought:
+            said.append(part.text)
+        elif part.function_call:
+            said.append(f"{part.function_call.name}({part.function_call.args or {}})")
+        elif part.function_response:
+            said.append(str(part.function_response.response or {}))
+    return types.Content(role="user", parts=[types.Part(text=f"[{event.author}]: " + "\n".join(said))])
+
+
+def _output(answer: types.FunctionResponse) -> str:
+    """Return what a tool answered: ADK wraps what is no object."""
+    given = answer.response or {}
+    return json_text(given["result"] if given.keys() == {"result"} else given)
+
+
+def _response(output: str) -> dict[str, Any]:
+    """Return what a tool answered as it is sent; of what was cut the text."""
+    with suppress(ValueError):
+        if isinstance(found := loads(output), dict):
+            return found
+    return {"result": output}
+
+
+def _given(event: Event) -> list[types.Part]:
+    return (event.content and event.content.parts) or []
 
 
 def _part(given: types.Part, role: Role) -> list[Part]:
     if given.function_call and role is Role.ASSISTANT:
         call = given.function_call
-        return [
-            ToolCall(call.id or call.name or "", call.name or "", dumps(call.args or {}, ensure_ascii=False))
-        ]
+        return [ToolCall(call.id or call.name or "", call.name or "", json_text(call.args or {}))]
     if given.function_response and role is Role.TOOL:
         answer = given.function_response
-        return [ToolResult(answer.id or answer.name or "", dumps(answer.response or {}, ensure_ascii=False))]
+        return [ToolResult(answer.id or answer.name or "", _output(answer))]
     if given.text:
         thought = given.thought and role is Role.ASSISTANT
         return [Reasoning(given.text) if thought else Text(given.text)]

@@ -11,7 +11,7 @@ from google.adk.sessions.session import Session
 from google.genai import types
 
 from acms.config import ACMSConfig
-from acms.integrations.google_adk.events import DIALECT, namespace_of
+from acms.integrations.google_adk.events import EventDialect, namespace_of
 from acms.model import Role
 from acms.ports import StorageBackend
 from acms.results import ContextItem
@@ -54,33 +54,9 @@ class ACMSMemoryService(BaseMemoryService):
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
         """Add events, those without content left out; `custom_metadata` is not kept."""
-        said = [DIALECT.write(event) for event in events if event.content and event.content.parts]
+        said = [EventDialect().write(event) for event in events if event.content and event.content.parts]
         async with self._session(app_name, user_id, session_id or _MEMORIES) as session:
             await session.sync(list({one["key"]: one for one in said}.values()))
-
-    async def add_memory(
-        self,
-        *,
-        app_name: str,
-        user_id: str,
-        memories: Sequence[MemoryEntry],
-        custom_metadata: Mapping[str, object] | None = None,
-    ) -> None:
-        """Add what is to be remembered as messages, with the metadata of each; one that has an id is known by it."""
-        said = [
-            {
-                "role": Role.USER if one.author in (None, "user") else Role.ASSISTANT,
-                "content": "\n".join(part.text for part in one.content.parts or () if part.text),
-                "created_at": one.timestamp if _has_zone(one.timestamp) else None,
-                "metadata": {**one.custom_metadata, **(custom_metadata or {})},
-                "key": one.id,
-            }
-            for one in memories
-        ]
-        async with self._session(app_name, user_id, _MEMORIES) as session:
-            await session.ingest_many(
-                [{key: value for key, value in one.items() if value is not None} for one in said]
-            )
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
         """Return what answers a query, from all sessions of the user, facts and messages; a blank one nothing."""
@@ -115,7 +91,3 @@ def _memory(item: ContextItem) -> MemoryEntry:
         timestamp=item.created_at and item.created_at.isoformat(),
         custom_metadata={"session_id": item.session_id},
     )
-
-
-def _has_zone(moment: str | None) -> bool:
-    return moment is not None and (moment.endswith("Z") or "+" in moment)

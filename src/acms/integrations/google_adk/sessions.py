@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
@@ -22,20 +22,17 @@ from pydantic_core import to_jsonable_python
 from acms.config import ACMSConfig
 from acms.erasure.erase import erase_subject
 from acms.errors import ConflictError, EntryNotFoundError, IdempotencyMismatchError
-from acms.integrations.google_adk.events import DIALECT, event_of, namespace_of
+from acms.integrations.google_adk.events import EventDialect, event_of, namespace_of
+from acms.integrations.model_input import Sessions, StateMemory, original
 from acms.kv import list_entries, update_entry
 from acms.model import Json, KVEntry
-from acms.ports import CompareAndSetKV, ListingKV, StorageBackend
+from acms.ports import StorageBackend
 from acms.results import Erasure
 from acms.session import ACMS
 
 __all__ = ["ACMSSessionService"]
 
 _ROOT = "google-adk"
-
-
-class _Memory(CompareAndSetKV, ListingKV, Protocol):
-    """What state is kept in."""
 
 
 class ACMSSessionService(BaseSessionService):
@@ -46,23 +43,18 @@ class ACMSSessionService(BaseSessionService):
     the log, `erase_user` erases. An event is at most 1 MB: larger files are for artifacts. State must be JSON.
     """
 
-    def __init__(self, storage: StorageBackend, kv: _Memory, *, config: ACMSConfig | None = None) -> None:
+    def __init__(self, storage: StorageBackend, kv: StateMemory, *, config: ACMSConfig | None = None) -> None:
         self._storage = storage
         self._kv = kv
-        self._config = config
-        self._open: dict[tuple[str, str], ACMS] = {}
+        self._sessions = Sessions(storage, config)
 
     def memory(self, *, app_name: str, user_id: str, session_id: str) -> ACMS:
         """Return the ACMS session of an ADK session."""
-        key = namespace_of(app_name, user_id), session_id
-        if key not in self._open:
-            self._open[key] = ACMS(session_id, self._storage, config=self._config, namespace=key[0])
-        return self._open[key]
+        return self._sessions.of(namespace_of(app_name, user_id), session_id)
 
     async def aclose(self) -> None:
         """Close the sessions; storage and key-value memory are whoever opened them's."""
-        while self._open:
-            await self._open.popitem()[1].close()
+        await self._sessions.aclose()
 
     async def create_session(
         self,
@@ -77,11 +69,11 @@ class ACMSSessionService(BaseSessionService):
         app, user, own = _split(state or {})
         data = {"state": own, "updated": time.time()}
         try:
-            await self._kv.compare_and_set(_session_key(app_name, user_id, session_id), data, expect=None)
+            await self._kv.compare_and_set(_key("session", app_name, user_id, session_id), data, expect=None)
         except ConflictError as error:
             raise AlreadyExistsError(f"Session with id {session_id} already exists.") from error
-        await self._change(_app_key(app_name), app)
-        await self._change(_user_key(app_name, user_id), user)
+        await self._change(_key("app", app_name), app)
+        await self._change(_key("user", app_name, user_id), user)
         return await self._session(app_name, user_id, session_id, data)
 
     async def get_session(
@@ -89,7 +81,7 @@ class ACMSSessionService(BaseSessionService):
     ) -> Session | None:
         """Return a session with its events and its state, those of its user and app merged in; None without one."""
         session_id = session_id.strip() if session_id else session_id
-        found = await self._kv.get(_session_key(app_name, user_id, session_id))
+        found = await self._kv.get(_key("session", app_name, user_id, session_id))
         if found is None:
             return None
         session = await self._session(app_name, user_id, session_id, found.data)
@@ -104,34 +96,32 @@ class ACMSSessionService(BaseSessionService):
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """List the sessions of a user, or of all, without events: the one last used comes last."""
-        of = f"{_ROOT}/session/{quote(app_name, safe='')}/"
-        of += "" if user_id is None else f"{quote(user_id, safe='')}/"
+        of = _key("session", app_name, *([] if user_id is None else [user_id]), "")
         found: list[Session] = []
         async for row in list_entries(self._kv, of):
             user, id = map(unquote, row.key.split("/")[-2:])
             found.append(await self._session(app_name, user, id, row.data))
-        return ListSessionsResponse(
-            sessions=sorted(found, key=lambda one: (one.last_update_time, one.user_id, one.id))
-        )
+        found.sort(key=lambda one: (one.last_update_time, one.user_id, one.id))
+        return ListSessionsResponse(sessions=found)
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete a session and hide its log: `erase_user` erases."""
         session_id = session_id.strip() if session_id else session_id
-        if await self._kv.delete(_session_key(app_name, user_id, session_id)):
+        if await self._kv.delete(_key("session", app_name, user_id, session_id)):
             memory = self.memory(app_name=app_name, user_id=user_id, session_id=session_id)
             if await memory.context_id() is not None:
                 await memory.delete()
 
     async def erase_user(self, *, app_name: str, user_id: str, verify: bool = False) -> Erasure:
         """Erase everything of a user of an app for ever: sessions, state, memories."""
-        async for row in list_entries(self._kv, _session_key(app_name, user_id, "")):
+        async for row in list_entries(self._kv, _key("session", app_name, user_id, "")):
             await self._kv.delete(row.key)
-        await self._kv.delete(_user_key(app_name, user_id))
+        await self._kv.delete(_key("user", app_name, user_id))
         return await erase_subject(self._storage, namespace=namespace_of(app_name, user_id), verify=verify)
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """Return what is kept for a user of an app, without the prefix of its keys."""
-        found = await self._kv.get(_user_key(app_name, user_id))
+        found = await self._kv.get(_key("user", app_name, user_id))
         return {} if found is None else found.data
 
     async def append_event(self, session: Session, event: Event) -> Event:
@@ -142,22 +132,22 @@ class ACMSSessionService(BaseSessionService):
         memory = self.memory(**names)
         if event.id and await _is_known(memory, event):
             return event
-        key = _session_key(session.app_name, session.user_id, session.id)
+        key = _key("session", session.app_name, session.user_id, session.id)
         if await self._kv.get(key) is None:
             raise SessionNotFoundError(f"Session {session.id} not found.")
         event.id = event.id or str(uuid4())
         await super().append_event(session=session, event=event)
         session.last_update_time = event.timestamp
         app, user, own = _split(event.actions.state_delta)
-        await self._change(_app_key(session.app_name), app)
-        await self._change(_user_key(session.app_name, session.user_id), user)
+        await self._change(_key("app", session.app_name), app)
+        await self._change(_key("user", session.app_name, session.user_id), user)
 
         def updated(entry: KVEntry | None) -> Json:
             if entry is None:
                 raise SessionNotFoundError(f"Session {session.id} not found.")
             return {"state": {**entry.data["state"], **own}, "updated": event.timestamp}
 
-        written = DIALECT.write(event)
+        written = EventDialect().write(event)
         try:
             await memory.ingest_many([written])
         except IdempotencyMismatchError:  # another event has the id
@@ -168,14 +158,14 @@ class ACMSSessionService(BaseSessionService):
     async def _session(self, app_name: str, user_id: str, session_id: str, data: Any) -> Session:
         state = dict(data["state"])
         for prefix, key in (
-            (State.APP_PREFIX, _app_key(app_name)),
-            (State.USER_PREFIX, _user_key(app_name, user_id)),
+            (State.APP_PREFIX, ("app", app_name)),
+            (State.USER_PREFIX, ("user", app_name, user_id)),
         ):
-            found = await self._kv.get(key)
+            found = await self._kv.get(_key(*key))
             state.update({prefix + name: value for name, value in (found.data if found else {}).items()})
-        return Session(
-            app_name=app_name, user_id=user_id, id=session_id, state=state, last_update_time=data["updated"]
-        )
+        made = Session(app_name=app_name, user_id=user_id, id=session_id, state=state)
+        made.last_update_time = data["updated"]
+        return made
 
     async def _change(self, key: str, delta: dict[str, Any]) -> None:
         def changed(entry: KVEntry | None) -> Json:
@@ -185,34 +175,27 @@ class ACMSSessionService(BaseSessionService):
             await update_entry(self._kv, key, changed)
 
 
-def _app_key(app_name: str) -> str:
-    return f"{_ROOT}/app/{quote(app_name, safe='')}"
-
-
-def _user_key(app_name: str, user_id: str) -> str:
-    return f"{_ROOT}/user/{namespace_of(app_name, user_id)}"
-
-
-def _session_key(app_name: str, user_id: str, session_id: str) -> str:
-    return f"{_ROOT}/session/{namespace_of(app_name, user_id)}/{quote(session_id, safe='')}"
+def _key(kind: str, *names: str) -> str:
+    return "/".join((_ROOT, kind, *(quote(name, safe="") for name in names)))
 
 
 def _split(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return the state of the app, of the user and of the session; what is temporary is not kept."""
-    app, user, own = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+    split: dict[str, dict[str, Any]] = {
+        State.APP_PREFIX: {},
+        State.USER_PREFIX: {},
+        State.TEMP_PREFIX: {},
+        "": {},
+    }
     for name, value in to_jsonable_python(state).items():
-        if name.startswith(State.APP_PREFIX):
-            app[name.removeprefix(State.APP_PREFIX)] = value
-        elif name.startswith(State.USER_PREFIX):
-            user[name.removeprefix(State.USER_PREFIX)] = value
-        elif not name.startswith(State.TEMP_PREFIX):
-            own[name] = value
-    return app, user, own
+        prefix = next(one for one in split if name.startswith(one))
+        split[prefix][name.removeprefix(prefix)] = value
+    return split[State.APP_PREFIX], split[State.USER_PREFIX], split[""]
 
 
 async def _is_known(memory: ACMS, event: Event) -> bool:
     try:
-        entry = await memory.get(event.id)
+        kept = original(await memory.get(event.id), EventDialect())
     except EntryNotFoundError:
         return False
-    return event_of(entry) == DIALECT.read(DIALECT.write(event)["parts"][-1].json)
+    return kept == EventDialect().read(event.model_dump_json(by_alias=True, exclude_none=True))

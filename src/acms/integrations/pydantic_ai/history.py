@@ -1,9 +1,15 @@
-"""What a model of Pydantic AI is shown: a session's log within a token budget."""
+"""What a model of Pydantic AI is shown: a session's log within a token budget.
+
+A response is one message of the log, and so is each prompt and each result of a tool in a request.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from json import dumps, loads
 from typing import Any
 
 from pydantic_ai import messages as ai
@@ -13,15 +19,28 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext
 
 from acms.codecs import OpenAIChat
-from acms.integrations.model_input import RenderedMessage, Request, model_input, text_of
-from acms.integrations.pydantic_ai.pieces import DIALECT, KEPT, Piece, Written, asked, files
-from acms.model import Role, Text, ToolCall, ToolResult
+from acms.integrations.model_input import Made, Request, model_input
+from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
-from acms.prompt_types import PromptMessage, Tool
+from acms.prompt_types import Tool
 from acms.session import ACMS
 from acms.text.chat_messages import PER_MEDIUM
 
-__all__ = ["ACMSHistory"]
+__all__ = ["DIALECT", "ACMSHistory", "Piece", "dumped", "loaded", "pieces", "unkept"]
+
+_KEPT = (ai.UserPromptPart, ai.ToolReturnPart, ai.RetryFeedbackPart)
+"""Parts of requests that are kept; instructions, system prompts and notes of the framework are made anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A response, or one part of a request: what is one message of a log."""
+
+    key: str
+    #: A request has one part here.
+    message: ai.ModelMessage
+    #: The message it is a part of, where it is at hand.
+    whole: ai.ModelMessage | None = None
 
 
 @dataclass
@@ -37,63 +56,60 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
     session: ACMS | Callable[[RunContext[AgentDepsT]], ACMS]
     budget: int
     codec: Codec = field(default_factory=lambda: OpenAIChat("gpt-5"))
-    _written: Written = field(default_factory=Written, init=False, repr=False, compare=False)
+    #: What was stored last, and in which session: it is not written again.
+    _stored: tuple[ACMS | None, Mapping[str, Piece]] = field(
+        default=(None, {}), init=False, repr=False, compare=False
+    )
 
     async def prepare_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         """Store what is new and put what the log shows in the place of the request's messages."""
-        session = self._session(ctx)
-        told = self._written.of(request_context.messages)
-        await session.sync([message for _, message in told])
-        found = [piece for piece, _ in told]
+        known = await self._store(ctx, request_context.messages)
         parameters = request_context.model_request_parameters
         system = _system(request_context.messages)
         instructions = [part.content for part in (*system, *(parameters.instruction_parts or ()))]
         request = Request(
             codec=self.codec,
             budget=self.budget,
-            query=_question(found),
+            query=_question(list(known.values())),
             instructions="\n\n".join(instructions),
             tools=[
                 Tool(name=one.name, description=one.description or "", parameters=one.parameters_json_schema)
                 for one in (*parameters.function_tools, *parameters.output_tools)
             ],
         )
-        shown = await model_input(
-            session,
-            request,
-            DIALECT,
-            known={piece.key: piece for piece in found},
-            extra=lambda piece: _extra(piece, session.counter),
-        )
-        return replace(request_context, messages=_messages(shown, system))
+        shown = await model_input(self._session(ctx), request, DIALECT, known)
+        messages: list[ai.ModelMessage] = [ai.ModelRequest(list(system))] if system else []
+        messages += [piece.message for piece in shown]
+        newest = request_context.messages[-1]
+        notes = [part for part in newest.parts if not isinstance(part, (ai.SystemPromptPart, *_KEPT))]
+        if isinstance(newest, ai.ModelRequest) and notes:
+            messages.append(replace(newest, parts=notes))
+        return replace(request_context, messages=messages)  # which puts adjacent requests together
 
     async def after_run(
         self, ctx: RunContext[AgentDepsT], *, result: AgentRunResult[Any]
     ) -> AgentRunResult[Any]:
         """Store the model's last answer."""
-        await self._session(ctx).sync([message for _, message in self._written.of(result.all_messages())])
+        await self._store(ctx, result.all_messages())
         return result
 
     def _session(self, ctx: RunContext[AgentDepsT]) -> ACMS:
         return self.session if isinstance(self.session, ACMS) else self.session(ctx)
 
-
-def _extra(piece: Piece, counter: TokenCounter) -> int:
-    """Count what the codec does not see of a piece: reasoning, calls of the provider's own tools, bytes."""
-    message = piece.message
-    if isinstance(message, ai.ModelRequest):
-        return PER_MEDIUM * len(files(message.parts[0]))
-    return sum(_unseen(part, counter) for part in message.parts)
-
-
-def _unseen(part: ai.ModelResponsePart, counter: TokenCounter) -> int:
-    if isinstance(part, ai.TextPart | ai.ToolCallPart):
-        return 0
-    if isinstance(part, ai.FilePart | ai.SpeechPart):
-        return PER_MEDIUM
-    return counter.count(part.content if isinstance(part, ai.ThinkingPart) else str(part))
+    async def _store(
+        self, ctx: RunContext[AgentDepsT], messages: Sequence[ai.ModelMessage]
+    ) -> Mapping[str, Piece]:
+        """Store what is new of a history, and return its pieces by key. A message is replaced, never changed."""
+        session = self._session(ctx)
+        last = self._stored[1] if self._stored[0] is session else {}
+        known = {piece.key: piece for piece in pieces(messages)}
+        new = [one for one in known.values() if one.key not in last or last[one.key].whole is not one.whole]
+        if new:
+            await session.sync([DIALECT.write(one) for one in new])
+        self._stored = session, known
+        return known
 
 
 def _system(messages: Sequence[ai.ModelMessage]) -> list[ai.SystemPromptPart]:
@@ -108,69 +124,126 @@ def _system(messages: Sequence[ai.ModelMessage]) -> list[ai.SystemPromptPart]:
     return list(found.values())
 
 
-def _question(pieces: Sequence[Piece]) -> str:
+def _question(found: Sequence[Piece]) -> str:
     """Return what the user said last."""
-    for piece in reversed(pieces):
-        role, parts = asked(piece.message.parts[0]) if piece.message.kind == "request" else (None, [])
-        if role is Role.USER:
-            return "\n".join(part.text for part in parts if isinstance(part, Text))
+    for piece in reversed(found):
+        if piece.message.kind == "request" and not isinstance(piece.message.parts[0], ai.ToolReturnPart):
+            return "\n".join(part.text for part in DIALECT.write(piece)["parts"] if isinstance(part, Text))
     return ""
 
 
-def _messages(
-    shown: Sequence[RenderedMessage[Piece]], system: Sequence[ai.SystemPromptPart]
-) -> list[ai.ModelMessage]:
-    """Return what is shown as messages again, the parts of one request together, system prompts in the first."""
-    groups: list[list[Piece]] = []
-    names: dict[str, str] = {}
-    for one in shown:
-        names.update({part.call_id: part.name for part in one.message.parts if isinstance(part, ToolCall)})
-        for piece in one.originals or [Piece("", _made(one.message, names))]:
-            base = _base(piece)
-            if base and groups and _base(groups[-1][0]) == base:
-                groups[-1].append(piece)
-            else:
-                groups.append([piece])
-    messages = [_joined(group) for group in groups]
-    if system and (not messages or isinstance(messages[0], ai.ModelResponse)):
-        messages.insert(0, ai.ModelRequest(list(system)))
-    elif system:
-        whole, parts = groups[0][0].whole, [*system, *messages[0].parts]
-        messages[0] = whole if whole and whole.parts == parts else replace(messages[0], parts=parts)
-    return messages
+class _Dialect:
+    """A piece is one message of a log, and kept in a `Raw` part with its key, unless it has bytes."""
+
+    vendor = "pydantic-ai"
+
+    def write(self, message: Piece) -> Mapping[str, Any]:
+        given = message.message
+        role, parts = Role.ASSISTANT, [said for part in given.parts for said in _parts(part)]
+        if isinstance(given, ai.ModelRequest):
+            role = Role.TOOL if isinstance(given.parts[0], ai.ToolReturnPart) else Role.USER
+        if not unkept(message):
+            kept = {"key": message.key, "message": dumped(given)}
+            parts.append(Raw(self.vendor, dumps(kept, ensure_ascii=False)))
+        return {"key": message.key, "role": role, "parts": parts or [Text("")], "created_at": given.timestamp}
+
+    def read(self, json: str) -> Piece:
+        kept = loads(json)
+        return Piece(kept["key"], loaded(kept["message"]))
+
+    def make(self, said: Made) -> Piece:
+        if said.role is Role.ASSISTANT:
+            calls = [ai.ToolCallPart(one.name, one.arguments, one.call_id) for one in said.calls]
+            text = [ai.TextPart(said.text)] if said.text else []
+            return Piece("", ai.ModelResponse([*text, *calls]))
+        results = [ai.ToolReturnPart(name, one.output, one.call_id) for name, one in said.results]
+        return Piece("", ai.ModelRequest(results or [ai.UserPromptPart(said.text)]))
+
+    def unseen(self, message: Piece, counter: TokenCounter) -> int:
+        given = message.message
+        found = PER_MEDIUM * len(_files(given))
+        for part in given.parts if isinstance(given, ai.ModelResponse) else ():
+            if not isinstance(part, ai.TextPart | ai.ToolCallPart | ai.FilePart | ai.SpeechPart):
+                found += counter.count(part.content if isinstance(part, ai.ThinkingPart) else str(part))
+        return found
 
 
-def _base(piece: Piece) -> str:
-    """Return the key of the request that a piece is a part of; "" for everything else."""
-    return piece.key.rpartition("/")[0] if isinstance(piece.message, ai.ModelRequest) else ""
+DIALECT = _Dialect()
 
 
-def _joined(group: Sequence[Piece]) -> ai.ModelMessage:
-    first = group[0]
-    if not isinstance(first.message, ai.ModelRequest):
-        return first.whole or first.message
-    if first.whole is None:
-        return replace(first.message, parts=[piece.message.parts[0] for piece in group])
-    places = {int(piece.key.rpartition("/")[2]) for piece in group}
-    parts = [
-        part
-        for place, part in enumerate(first.whole.parts)
-        if place in places or not isinstance(part, (ai.SystemPromptPart, *KEPT))
-    ]
-    return first.whole if len(parts) == len(first.whole.parts) else replace(first.whole, parts=parts)
+def dumped(message: ai.ModelMessage) -> Any:
+    """Return a message as JSON."""
+    return ai.ModelMessagesTypeAdapter.dump_python([message], mode="json")[0]
 
 
-def _made(message: PromptMessage, names: Mapping[str, str]) -> ai.ModelMessage:
-    """Return what ACMS wrote as a message of Pydantic AI; `names` are those of the tools called, by id of the call."""
-    if message.role is Role.ASSISTANT:
-        calls = [part for part in message.parts if isinstance(part, ToolCall)]
-        said = [ai.TextPart(message.text)] if message.text else []
-        return ai.ModelResponse(
-            [*said, *(ai.ToolCallPart(one.name, one.arguments, one.call_id) for one in calls)]
-        )
-    results = [part for part in message.parts if isinstance(part, ToolResult)]
-    if message.role is Role.TOOL:
-        return ai.ModelRequest(
-            [ai.ToolReturnPart(names.get(one.call_id, ""), one.output, one.call_id) for one in results]
-        )
-    return ai.ModelRequest([ai.UserPromptPart(text_of(message))])
+def loaded(message: Any) -> ai.ModelMessage:
+    """Return the message that JSON says."""
+    return ai.ModelMessagesTypeAdapter.validate_python([message])[0]
+
+
+def pieces(messages: Sequence[ai.ModelMessage]) -> list[Piece]:
+    """Return what of messages is kept, each under a key of its own: instructions are not, a run brings them anew."""
+    seen = Counter[str]()
+    found: list[Piece] = []
+    for message in messages:
+        key = _key(message)
+        seen[key] += 1
+        key = key if seen[key] == 1 else f"{key}:{seen[key]}"
+        if isinstance(message, ai.ModelResponse):
+            found.append(Piece(key, message, message))
+            continue
+        for index, part in enumerate(message.parts):
+            if isinstance(part, _KEPT):
+                found.append(
+                    Piece(f"{key}/{index}", replace(message, parts=[part], instructions=None), message)
+                )
+    return found
+
+
+def unkept(piece: Piece) -> bool:
+    """Return whether a log keeps only what a piece says, as it has bytes."""
+    return bool(_files(piece.message))
+
+
+def _key(message: ai.ModelMessage) -> str:
+    """Return what names a message: the run it was made in and the moment; else what it says."""
+    if message.run_id and message.timestamp:
+        return f"{message.run_id}:{message.kind}:{message.timestamp.isoformat()}"
+    said = dumped(replace(message, run_id=None, conversation_id=None))
+    said.pop("instructions", None)
+    return f"{message.kind}:{blake2b(dumps(said).encode(), digest_size=16).hexdigest()}"
+
+
+def _parts(part: ai.ModelResponsePart | ai.ModelRequestPart) -> list[Part]:
+    if isinstance(part, ai.TextPart):
+        return [Text(part.content)] if part.content else []
+    if isinstance(part, ai.ThinkingPart):
+        return [Reasoning(part.content, part.signature)] if part.content else []
+    if isinstance(part, ai.ToolCallPart):
+        return [ToolCall(part.tool_call_id, part.tool_name, part.args_as_json_str())]
+    if isinstance(part, ai.ToolReturnPart):
+        return [ToolResult(part.tool_call_id, part.model_response_str(), part.outcome != "success")]
+    if isinstance(part, ai.RetryFeedbackPart):
+        return [Text(part.model_response())]
+    content = part.content if isinstance(part, ai.UserPromptPart) else ()
+    return [_given(one) for one in ([content] if isinstance(content, str) else content)]
+
+
+def _given(content: ai.UserContent) -> Part:
+    if isinstance(content, str | ai.TextContent):
+        return Text(content if isinstance(content, str) else content.content)
+    if isinstance(content, ai.ImageUrl):
+        return Media(content.media_type, content.url)
+    if isinstance(content, ai.CachePoint):
+        return Text("")
+    named = getattr(content, "url", None) or content.identifier
+    return Text(f"[{content.media_type}: {named}]")
+
+
+def _files(message: ai.ModelMessage) -> list[object]:
+    """Return what a message holds as bytes."""
+    if isinstance(message, ai.ModelResponse):
+        return [part for part in message.parts if isinstance(part, ai.FilePart | ai.SpeechPart)]
+    part = message.parts[0]
+    given = part.files if isinstance(part, ai.ToolReturnPart) else getattr(part, "content", "")
+    return [] if isinstance(given, str) else [one for one in given if isinstance(one, ai.BinaryContent)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic_ai.conversation_store import (
@@ -17,11 +17,11 @@ from pydantic_ai.messages import ModelMessage, ModelResponse
 from acms.config import ACMSConfig
 from acms.erasure.erase import erase_subject
 from acms.errors import ConflictError
-from acms.integrations.model_input import original
-from acms.integrations.pydantic_ai.pieces import DIALECT, Piece, dumped, loaded, pieces, unkept, written
+from acms.integrations.model_input import Sessions, StateMemory, original
+from acms.integrations.pydantic_ai.history import DIALECT, Piece, dumped, loaded, pieces, unkept
 from acms.kv import list_entries
 from acms.model import Json, KVEntry
-from acms.ports import CompareAndSetKV, ListingKV, StorageBackend
+from acms.ports import StorageBackend
 from acms.results import Erasure
 from acms.session import ACMS
 
@@ -30,10 +30,6 @@ __all__ = ["ACMSConversationStore"]
 _RECORDS = TypeAdapter(ConversationRecord)
 _RECORD = "pydantic-ai/record/"
 _ENTRY = "pydantic-ai/entry/"
-
-
-class _Memory(CompareAndSetKV, ListingKV, Protocol):
-    """What records are kept in."""
 
 
 class ACMSConversationStore(ConversationStore):
@@ -46,21 +42,19 @@ class ACMSConversationStore(ConversationStore):
     stay for whoever shares them: `erase` erases. A message that was erased is missing in its history.
     """
 
-    def __init__(self, storage: StorageBackend, kv: _Memory, *, config: ACMSConfig | None = None) -> None:
+    def __init__(self, storage: StorageBackend, kv: StateMemory, *, config: ACMSConfig | None = None) -> None:
         self._storage = storage
         self._kv = kv
-        self._config = config
-        self._sessions: dict[tuple[str, str], ACMS] = {}
+        self._sessions = Sessions(storage, config)
 
     async def session(self, conversation_id: str) -> ACMS | None:
         """Return the session of a conversation, for recall and the like; None when it is not stored."""
         found = await self._row(conversation_id)
-        return None if found is None else self._session(found.data["namespace"], conversation_id)
+        return None if found is None else self._sessions.of(found.data["namespace"], conversation_id)
 
     async def aclose(self) -> None:
         """Close the sessions; storage and key-value memory are whoever opened them's."""
-        while self._sessions:
-            await self._sessions.popitem()[1].close()
+        await self._sessions.aclose()
 
     async def erase(self, scope: str, *, verify: bool = False) -> Erasure:
         """Erase everything of a scope for ever: its records, what was said, and all sessions of its namespace."""
@@ -104,7 +98,7 @@ class ACMSConversationStore(ConversationStore):
             raise ConversationConflict(record.conversation_id)
         namespace = record.scope or "default"
         forked = stored is None and await self._fork(record, namespace)
-        session = self._session(namespace, record.conversation_id)
+        session = self._sessions.of(namespace, record.conversation_id)
         told = await self._tell(session, new_entries)
         data = {"namespace": namespace, "record": _RECORDS.dump_python(record, mode="json")}
         try:
@@ -118,7 +112,7 @@ class ACMSConversationStore(ConversationStore):
         grown = new_entries[0].parent_id if new_entries else record.head_id
         if not forked and grown != (None if stored is None else stored.head_id):
             history = await self.read_history(record.head_id)
-            line = [written(piece) for piece in pieces([entry.message for entry in history])]
+            line = [DIALECT.write(piece) for piece in pieces([entry.message for entry in history])]
             await session.sync(line, gone="retract")
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
@@ -131,7 +125,7 @@ class ACMSConversationStore(ConversationStore):
             await self._kv.compare_and_set(_RECORD + conversation_id, gone, expect=row.revision)
         except ConflictError as error:
             raise ConversationConflict(conversation_id) from error
-        session = self._session(row.data["namespace"], conversation_id)
+        session = self._sessions.of(row.data["namespace"], conversation_id)
         if await session.context_id() is not None:
             await session.delete()
 
@@ -175,7 +169,7 @@ class ACMSConversationStore(ConversationStore):
         ids: dict[str, str] = {}
         appended: Sequence[str] = ()
         if any(said):
-            told = {piece.key: written(piece) for found in said for piece in found}
+            told = {piece.key: DIALECT.write(piece) for found in said for piece in found}
             done = await session.sync(list(told.values()))
             keys = await session.keys([*done.unchanged, *done.appended, *done.replaced])
             ids, appended = {key: id for id, key in keys.items()}, done.appended
@@ -208,13 +202,6 @@ class ACMSConversationStore(ConversationStore):
         """Return what is kept of a conversation; None when it is not stored, or was deleted."""
         found = await self._kv.get(_RECORD + conversation_id)
         return found if found is not None and found.data["record"] else None
-
-    def _session(self, namespace: str, conversation_id: str) -> ACMS:
-        found = self._sessions.get((namespace, conversation_id))
-        if found is None:
-            found = ACMS(conversation_id, self._storage, config=self._config, namespace=namespace)
-            self._sessions[namespace, conversation_id] = found
-        return found
 
 
 def _record(row: KVEntry) -> ConversationRecord:

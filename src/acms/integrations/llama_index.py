@@ -1,0 +1,250 @@
+"""LlamaIndex on ACMS logs: an agent's memory, a memory block, and a retriever.
+
+memory = ACMSMemory(session=session, budget=8_000)
+await ACMSFunctionAgent(llm=llm, tools=[…]).run("…", memory=memory)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llama_index.core.agent.workflow import AgentOutput, FunctionAgent
+from llama_index.core.agent.workflow.workflow_events import ToolCallResult
+from llama_index.core.async_utils import asyncio_run
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.llms.types import (
+    AudioBlock,
+    ChatMessage,
+    DocumentBlock,
+    ImageBlock,
+    MessageRole,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    VideoBlock,
+)
+from llama_index.core.memory import BaseMemory, BaseMemoryBlock
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation
+
+from acms.codecs import OpenAIChat
+from acms.integrations.model_input import Made, Request, as_made, json_text, model_input, reasoning, scope_of
+from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.ports import Codec, TokenCounter
+from acms.results import ContextItems
+from acms.session import ACMS
+from acms.text.chat_messages import PER_MEDIUM
+
+__all__ = ["ACMSFunctionAgent", "ACMSMemory", "ACMSMemoryBlock", "ACMSRetriever"]
+
+_FILES = (ImageBlock, AudioBlock, VideoBlock, DocumentBlock)
+
+
+class ACMSMemory(BaseMemory):
+    """The memory of an agent: every message is kept in a session, and `get` shows its log within a token budget.
+
+    The count is that of `codec`, for what the memory returns: an agent's system prompt and its tools come on top, and
+    what it writes within a turn before it hands it over, as all but `ACMSFunctionAgent` do. Messages come back as they
+    were put; recalled text stands in a message of the user before the newest one.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    session: ACMS = Field(exclude=True)
+    budget: int
+    codec: SkipValidation[Codec] = Field(default_factory=lambda: OpenAIChat("gpt-5"), exclude=True)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name it is serialised under; the session is not part of that."""
+        return "ACMSMemory"
+
+    @classmethod
+    def from_defaults(cls, **kwargs: Any) -> ACMSMemory:
+        """Return a memory with these fields."""
+        return cls(**kwargs)
+
+    async def aget(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:
+        """Return what the model is shown for an input, by default for the last message of the user."""
+        if input is None:
+            said = [entry.content for entry in await self.session.entries(50) if entry.role is Role.USER]
+            input = said[-1] if said else ""
+        request = Request(codec=self.codec, budget=self.budget, query=input)
+        return await model_input(self.session, request, _DIALECT)
+
+    async def aget_all(self) -> list[ChatMessage]:
+        """Return all messages in force as they were put; of one that was edited or withheld what is shown of it."""
+        return [as_made(entry, _DIALECT) for entry in await self.session.entries()]
+
+    async def aput(self, message: ChatMessage) -> None:
+        """Append a message."""
+        await self.aput_messages([message])
+
+    async def aput_messages(self, messages: list[ChatMessage]) -> None:
+        """Append messages in order, all or none."""
+        if messages:
+            await self.session.ingest_many([_DIALECT.write(message) for message in messages])
+
+    def get(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:
+        """Return what the model is shown; see `aget`."""
+        return asyncio_run(self.aget(input))
+
+    def get_all(self) -> list[ChatMessage]:
+        """Return all messages; see `aget_all`."""
+        return asyncio_run(self.aget_all())
+
+    def put(self, message: ChatMessage) -> None:
+        """Append a message."""
+        asyncio_run(self.aput(message))
+
+    def set(self, messages: list[ChatMessage]) -> None:
+        """Make the session hold just these messages: what is missing is retracted, and history keeps it."""
+        asyncio_run(self.session.sync([_DIALECT.write(one) for one in messages], gone="retract"))
+
+    def reset(self) -> None:
+        """Put all messages out of force. History keeps them: `acms.erasure` erases."""
+        asyncio_run(self.session.clear())
+
+
+class ACMSFunctionAgent(FunctionAgent):
+    """A `FunctionAgent` that hands its memory the calls and answers of tools as they come, not at the end of a turn."""
+
+    async def take_step(self, ctx: Any, llm_input: Any, tools: Any, memory: BaseMemory) -> AgentOutput:
+        """Ask the model, and store the calls of tools that it answers with."""
+        step = await super().take_step(ctx, llm_input, tools, memory)
+        return await self.finalize(ctx, step, memory) if step.tool_calls else step
+
+    async def handle_tool_call_results(
+        self, ctx: Any, results: list[ToolCallResult], memory: BaseMemory
+    ) -> None:
+        """Store what the tools answered."""
+        await super().handle_tool_call_results(ctx, results, memory)
+        await self.finalize(ctx, AgentOutput(response=ChatMessage(), current_agent_name=self.name), memory)
+
+
+class ACMSMemoryBlock(BaseMemoryBlock[str]):
+    """A block of LlamaIndex's `Memory`: keeps what its queue lets go, and recalls what answers the last message."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    name: str = "recalled"
+    session: ACMS = Field(exclude=True)
+    budget: int = 1000
+    _asked: str = PrivateAttr(default="")
+
+    async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> str:
+        asked = [one.content or "" for one in messages or () if one.role is MessageRole.USER]
+        self._asked = asked[-1] if asked else ""
+        return await self._text(self.budget)
+
+    async def _aput(self, messages: list[ChatMessage]) -> None:
+        await self.session.ingest_many([_DIALECT.write(message) for message in messages])
+
+    async def atruncate(self, content: str, tokens_to_truncate: int) -> str | None:
+        """Recall again, in so many tokens less; None when that is none."""
+        return await self._text(self.session.counter.count(content) - tokens_to_truncate) or None
+
+    async def _text(self, budget: int) -> str:
+        if budget <= 0 or not self._asked.strip():
+            return ""
+        return (await _recall(self.session, self._asked, budget)).text()
+
+
+class ACMSRetriever(BaseRetriever):
+    """Retrieves what a session knows about a query, facts and messages, within a token budget; the best first.
+
+    Of a named namespace, such as a user, all sessions are asked. A node has the id of its entry; who said it, when and
+    in which session is its metadata.
+    """
+
+    def __init__(self, session: ACMS, *, budget: int = 2000, limit: int | None = None, **kwargs: Any) -> None:
+        self._session = session
+        self._budget = budget
+        self._limit = limit
+        super().__init__(**kwargs)
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return asyncio_run(self._aretrieve(query_bundle))
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        found: list[NodeWithScore] = []
+        for one in await _recall(self._session, query_bundle.query_str, self._budget, self._limit):
+            about = {"role": one.role and one.role.value, "actor": one.actor_id, "session": one.session_id}
+            about["created_at"] = one.created_at.isoformat()
+            found.append(
+                NodeWithScore(node=TextNode(id_=one.id, text=one.content, metadata=about), score=one.score)
+            )
+        return sorted(found, key=lambda node: node.score or 0.0, reverse=True)
+
+
+async def _recall(session: ACMS, query: str, budget: int, limit: int | None = None) -> ContextItems:
+    scope = scope_of(session)
+    return await session.recall(query, budget=budget, scope=scope, limit=limit, relevant_only=True)
+
+
+class _Dialect:
+    """A chat message is one message of a log; one with bytes is kept as text only."""
+
+    vendor = "llama-index"
+
+    def write(self, message: ChatMessage) -> dict[str, Any]:
+        more = message.additional_kwargs
+        called = more.get("tool_call_id") or more.get("name")
+        role = Role.TOOL if message.role is MessageRole.FUNCTION else message.role.value
+        role = Role(role) if role in list(Role) else Role.ASSISTANT
+        if role is Role.TOOL and not called:
+            role = Role.USER
+        if role is Role.TOOL:
+            parts: list[Part] = [ToolResult(str(called), message.content or "")]
+        else:
+            parts = [part for block in message.blocks for part in _part(block)]
+            if not any(isinstance(part, ToolCall) for part in parts):
+                parts += [_call(one) for one in more.get("tool_calls") or ()]
+        if not _bytes(message.blocks):
+            parts.append(Raw(self.vendor, message.model_dump_json()))
+        return {"role": role, "parts": parts or [Text("")]}
+
+    def read(self, json: str) -> ChatMessage:
+        return ChatMessage.model_validate_json(json)
+
+    def make(self, said: Made) -> ChatMessage:
+        blocks: list[Any] = [TextBlock(text=said.text)] if said.text else []
+        for one in said.calls:
+            id, name, given = one.call_id, one.name, one.arguments
+            blocks.append(ToolCallBlock(tool_call_id=id, tool_name=name, tool_kwargs=given))
+        more = {"tool_call_id": said.results[0][1].call_id} if said.results else {}
+        return ChatMessage(role=MessageRole(said.role.value), blocks=blocks, additional_kwargs=more)
+
+    def unseen(self, message: ChatMessage, counter: TokenCounter) -> int:
+        return reasoning(self.write(message), counter) + PER_MEDIUM * _bytes(message.blocks)
+
+
+_DIALECT = _Dialect()
+
+
+def _part(block: Any) -> list[Part]:
+    if isinstance(block, ToolCallBlock):
+        return [
+            ToolCall(block.tool_call_id or block.tool_name, block.tool_name, json_text(block.tool_kwargs))
+        ]
+    if isinstance(block, ThinkingBlock):
+        return [Reasoning(block.content)] if block.content else []
+    if isinstance(block, ImageBlock) and block.url:
+        return [Media(block.image_mimetype or "image/*", str(block.url))]
+    if isinstance(block, _FILES):
+        return [Text(f"[{block.block_type}: {getattr(block, 'url', None) or getattr(block, 'path', None)}]")]
+    return [Text(text)] if (text := getattr(block, "text", "")) else []
+
+
+def _call(given: Any) -> ToolCall:
+    """Read a call as clients of Chat Completions leave it beside a message."""
+    call = given if isinstance(given, dict) else given.model_dump()
+    return ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+
+
+def _bytes(blocks: Sequence[Any]) -> int:
+    """Count the blocks that hold bytes."""
+    held = ("image", "audio", "video", "data")
+    files = [block for block in blocks if isinstance(block, _FILES)]
+    return sum(any(getattr(block, one, None) for one in held) for block in files)
