@@ -6,6 +6,7 @@ import json
 import random
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -310,6 +311,34 @@ async def test_a_tool_loop_asks_nothing_twice_and_moves_nothing(tmp_path: Path) 
             version = (await session.get_session_stats()).version
 
 
+@pytest.mark.parametrize("between", [4, 80])
+async def test_a_tool_loop_fills_its_room_and_finds_it_when_turns_lie_far_apart(between: int) -> None:
+    rng = random.Random(4)
+    moved, used = 0, list[float]()
+    async with ACMS("loops", open_storage("memory://"), None) as session:
+        for number in range(14):
+            for _ in range(between if number > 3 else 40):
+                await session.ingest("user", said(rng))
+                await session.ingest("assistant", said(rng))
+            query = f"Where is the {rng.choice(COLOURS)} {rng.choice(THINGS)}?"
+            await session.ingest("user", query)
+            earlier: list[Any] = []
+            for call in range(3):
+                made = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM).history(session)
+                rendered = await made.recall(session, query).render(budget=2000)
+                found = rendered.payload["messages"]
+                if number > 3:
+                    moved += found[: len(earlier)] != earlier
+                    used.append(rendered.tokens.upper_bound / 2000)
+                earlier = found
+                calls = [{"id": f"c{number}-{call}", "name": "stock", "arguments": "{}"}]
+                await session.ingest("assistant", "", tool_calls=calls)
+                await session.ingest("tool", f"{call} there. {said(rng)}", tool_call_id=f"c{number}-{call}")
+            await session.ingest("assistant", said(rng))
+    assert not moved
+    assert median(used) >= 0.75
+
+
 @pytest.mark.parametrize(("changing", "most"), [(False, 0.2), (True, 0.35)])
 async def test_a_turn_longer_than_the_room_keeps_its_question_and_mostly_grows(
     changing: bool, most: float
@@ -394,7 +423,7 @@ async def test_a_budget_that_leaves_no_room_at_all_ends() -> None:
         for one in calls:
             await session.ingest("tool", said(rng), tool_call_id=one["id"])
         base = Prompt(OpenAIChat("gpt-4o")).system("You keep the stock.").history(session)
-        hows = ({}, {"keep": "turn"}, {"in_place": True}, {"tokens": 200})
+        hows: tuple[dict[str, Any], ...] = ({}, {"keep": "turn"}, {"in_place": True}, {"tokens": 200})
         for budget, how in product(range(10, 60), hows):
             try:
                 rendered = await base.recall(session, "drill", **how).render(budget=budget)

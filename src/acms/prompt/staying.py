@@ -159,6 +159,8 @@ class Staying:
         self.warnings: list[str] = []
         #: Whether an epoch begins in any case, and whether one began.
         self._anew = self._began = False
+        #: What was shown of the log by the epoch that could not go on.
+        self._before: Sequence[Atom] = ()
 
     # ── the record ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -299,9 +301,9 @@ class Staying:
     async def _go_on(self, kept: Placements) -> Placed | None:
         """Add what the newest turn needs behind what was shown; None when it does not fit."""
         read = await self._read_on(kept)
+        units = self._before = _reasoned(read.units, kept.began)
         if not self._same_labels(kept, read):
             return None
-        units = _reasoned(read.units, kept.began)
         place = self._turn(read.lead, units)
         if self._recall is not None and not self._answered(kept.blocks, units, place):
             depth, begun = self._depth, place < len(units) - 1
@@ -340,13 +342,14 @@ class Staying:
         start = self._start(read, units, costs)
         read = self._with_question(read, units[:start], costs)
         room = self._room - self._cost(read.lead)
-        spare = self._spare(units, costs)
+        loops, now = self._loops(units, costs)
+        spare = self._spare(units, costs, loops, now)
         found: tuple[Piece, ...] = ()
         if self._recall is not None:
             left = room - sum(costs[start:])
-            depth = left if start == 0 and read.whole else self._first_depth(units, costs, left, spare)
+            depth = left if start == 0 and read.whole else self._first_depth(left, spare, loops, now)
             seen = placements.visible([*read.lead, *units[start:]], (), self._told)
-            found = await self._answers(depth, seen, single=spare is not None)
+            found = await self._answers(depth, seen, single=spare is not None or loops > 0)
             if spare is not None:
                 start, found = self._filled(units, costs, start, room - spare, found)
         older, read = tuple(units[:start]), read._replace(units=units[start:])
@@ -365,10 +368,16 @@ class Staying:
         )
         return self._placed(kept, read)._replace(older=older)
 
-    def _first_depth(self, units: Sequence[Atom], costs: Sequence[int], left: int, spare: int | None) -> int:
-        """Return the tokens that an epoch recalls first; half of what is left in the middle of a turn."""
-        depth = self._depth if spare is None else left - spare
-        return max(0, min(depth, left // 2 if placements.called(units, costs)[-1] else left))
+    def _loops(self, units: Sequence[Atom], costs: Sequence[int]) -> tuple[int, int]:
+        """Return the most tokens that the tools of an earlier turn took, and what those of the newest did so far."""
+        *earlier, now = placements.called(units, costs)
+        *before, _ = placements.called(self._before, [self._cost([unit]) for unit in self._before])
+        return max((0, *earlier, *before)), now
+
+    def _first_depth(self, left: int, spare: int | None, loops: int, now: int) -> int:
+        """Return the tokens that an epoch recalls first: not those its loop takes, half of them once it runs."""
+        depth = min(self._depth, left - max(0, loops - now)) if spare is None else left - spare
+        return max(0, min(depth, left // 2 if now and self._keeps else left))
 
     def _filled(
         self, units: Sequence[Atom], costs: Sequence[int], start: int, room: int, found: tuple[Piece, ...]
@@ -388,7 +397,7 @@ class Staying:
             seen = placements.visible(units[start:], (), self._told)
             found = tuple([piece for piece in found if not placements.shows(seen.get(piece.id), piece.text)])
 
-    def _spare(self, units: Sequence[Atom], costs: Sequence[int]) -> int | None:
+    def _spare(self, units: Sequence[Atom], costs: Sequence[int], loops: int, now: int) -> int | None:
         """Return the tokens that an epoch which is filled leaves free for its turn; None where more turns are to fit.
 
         A request that shares its room with no later turn is filled: the first of its kind, what keeps nothing, and
@@ -398,15 +407,14 @@ class Staying:
         was = self._was
         if self._recall is None or not self._keeps:
             return None if self._keeps else 0
-        *earlier, now = placements.called(units, costs)
-        if self._tools and not any(earlier):
+        if self._tools and not loops:
             return None
         if was is not None:
             said = sum(cost for unit, cost in zip(units, costs, strict=True) if unit.first > was.began)
             turns = max(1, len(was.blocks))
             if said <= turns * (self._room * (1 - placements.NEWEST) - self._depth):
                 return None
-        return max(0, max((0, *earlier)) - now, now // 2)
+        return max(loops - now, now // 2)
 
     def _start(self, read: Read, units: Sequence[Atom], costs: Sequence[int]) -> int:
         """Return the first unit that an epoch shows: all of them fit, or the newest, at least those of the turn.
