@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from acms.errors import HandleError
+from acms.runtime.loops import running
 from acms.runtime.portal import blocked
 
 __all__ = ["Block", "Door", "around", "blocking", "made", "over", "read", "returns", "run", "stepping"]
@@ -21,18 +21,10 @@ D = TypeVar("D", bound="Door")
 
 def run(work: Coroutine[Any, Any, R]) -> R:
     """Run a coroutine to its end on the portal's loop; not inside a running one, which would stand still meanwhile."""
-    if _inside_a_loop():
+    if running() is not None:
         work.close()
         raise HandleError("acms.sync blocks the event loop it is called from", options=("await acms.ACMS",))
     return blocked(work)
-
-
-def _inside_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 class Door:

@@ -7,7 +7,20 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+__all__ = ["PerLoop", "running", "waiting"]
+
 T = TypeVar("T")
+
+waiting: list[asyncio.AbstractEventLoop] = []
+"""Event loops that stand still because a function on them waits for another: what they are asked is done later."""
+
+
+def running() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread; None where there is none."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 class PerLoop(Generic[T]):

@@ -9,25 +9,22 @@ from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-R = TypeVar("R")
+from acms.runtime.loops import running, waiting
 
-waiting: list[asyncio.AbstractEventLoop] = []
-"""Event loops that stand still because a function on them waits for the portal: what they are asked is done later."""
+R = TypeVar("R")
 
 
 @contextmanager
 def _waiting_here() -> Generator[None]:
     """Say inside the block that the event loop of this thread stands still, if it has one."""
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        yield
-        return
-    waiting.append(loop)
+    loop = running()
+    if loop is not None:
+        waiting.append(loop)
     try:
         yield
     finally:
-        waiting.remove(loop)
+        if loop is not None:
+            waiting.remove(loop)
 
 
 class _Portal:

@@ -18,7 +18,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from acms.ports import StorageBackend
-from acms.runtime import portal
+from acms.runtime import loops
 from acms.runtime.loops import PerLoop
 
 STOPPING = 10.0
@@ -141,7 +141,7 @@ async def release(storage: StorageBackend) -> None:
     running = asyncio.get_running_loop()
     for loop, other in state.loops.all() if state.users == 0 else ():
         if loop is not running and loop.is_running():  # what stands still neither ends nor does any harm
-            if loop in portal.waiting:  # for this to end
+            if loop in loops.waiting:  # for this to end
                 asyncio.run_coroutine_threadsafe(_end(storage, other), loop)
                 continue
             ending = asyncio.run_coroutine_threadsafe(other.stop(), loop)

@@ -56,8 +56,11 @@ class Outbox:
         #: What each webhook is told of.
         self._wanted: Mapping[str, frozenset[str]] | None = None
         self._known: set[tuple[str, str]] = set()
-        #: Who reads the list: the others wait for him.
+        #: Who reads the list: the others wait for what comes of it, also when it fails.
         self._looking: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
+        self._looks = 0
+        #: Why it is not known which webhooks there are.
+        self._unknown: ACMSError | None = None
         #: Appends that read the list first: whoever closes the store waits for them.
         self._waiting: PerLoop[set[asyncio.Future[None]]] = PerLoop(set)
 
@@ -69,11 +72,11 @@ class Outbox:
         waiting = self._waiting.here()
         waiting.add(ended)
         try:
-            try:
-                async with self._looking.here():
-                    if self._elapsed() >= self._until:
-                        await self._look()
-            except ACMSError as error:  # nothing was written
+            looks = self._looks
+            async with self._looking.here():
+                if self._elapsed() >= self._until and self._looks == looks:
+                    await self._look()
+            if (error := self._unknown) is not None:  # nothing was written
                 return [error for _ in ops]
             return await self._append(ops, append)
         finally:
@@ -101,10 +104,12 @@ class Outbox:
         until = self._elapsed() + FRESH
         try:
             entry = await self._kv.get(WEBHOOKS)
-        except ACMSError:
-            if self._wanted is None:
-                raise
+        except ACMSError as error:
+            self._unknown = error if self._wanted is None else None
+            self._looks += 1
             return
+        self._unknown = None
+        self._looks += 1
         rows: Mapping[str, Any] = {} if entry is None else entry.data
         wanted = {id: frozenset(row["events"]) for id, row in rows.items()}
         if wanted != self._wanted:

@@ -40,8 +40,7 @@ from acms.errors import (
     ValidationError,
 )
 from acms.model import Durability, Migration
-from acms.runtime import portal
-from acms.runtime.loops import PerLoop
+from acms.runtime.loops import PerLoop, waiting
 from acms.storage import append_rules
 from acms.storage.files import create
 from acms.storage.sessions import contains
@@ -709,7 +708,7 @@ class SQLiteFile:
         here = [(asyncio.get_running_loop(), own)] if own is not None else []
         for loop, port in (*here, *state.ports.clear()):
             ended: Future[None] = Future()
-            if loop in portal.waiting:  # for this to end, and uses nothing of it meanwhile
+            if loop in waiting:  # for this to end, and uses nothing of it meanwhile
                 port.end(ended)
             elif loop.is_running():
                 with suppress(RuntimeError):  # it was closed just now
