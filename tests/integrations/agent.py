@@ -213,7 +213,7 @@ class Story:
 
     @pytest.mark.faults
     async def test_a_killed_run_goes_on_where_it_was(self, tmp_path: Path) -> None:
-        done = await asyncio.to_thread(_killed, self.driver.__module__, _url(tmp_path), 6)
+        done = await asyncio.to_thread(killed, self.driver.__module__, _url(tmp_path), 6)
         async with self.driver(_url(tmp_path), interrupted=True) as agent:
             for turn in range(done + 1, done + 4):
                 await agent.turn(said(turn), f"u{turn}")
@@ -252,7 +252,7 @@ def _url(folder: Path) -> str:
     return f"sqlite:///{folder / 'memory.db'}"
 
 
-def _killed(module: str, url: str, after: int) -> int:
+def killed(module: str, url: str, after: int) -> int:
     """Run the `Driver` of a module in a process of its own, and kill it with SIGKILL once it has acknowledged a turn.
 
     Returns the last turn it had acknowledged.

@@ -1,21 +1,25 @@
-"""A process that puts items into a store until it is killed."""
+"""What a process is driven by that puts items into a store until it is killed."""
 
 from __future__ import annotations
 
-import asyncio
+from typing import Self
 
 from acms.integrations.langgraph import ACMSStore
 from acms.kv import open_kv
-from tests.integrations import agent as script
 
 
-def main(url: str, first: int, last: int) -> None:
-    """Put an item for each turn, and tell of each."""
+class Driver:
+    """A store that is put an item for each turn."""
 
-    async def run() -> None:
-        store = ACMSStore(open_kv(url))
-        for turn in range(first, last):
-            await store.aput(("user:1", "said"), str(turn), {"text": script.said(turn)})
-            script.acknowledge(turn)
+    def __init__(self, url: str) -> None:
+        self._store = ACMSStore(open_kv(url))
 
-    asyncio.run(run())
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._store.kv.aclose()
+
+    async def turn(self, text: str, id: str) -> None:
+        """Put what was said."""
+        await self._store.aput(("user:1", "said"), id, {"text": text})

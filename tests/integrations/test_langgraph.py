@@ -85,11 +85,11 @@ async def test_search_reads_more_than_a_page(store: ACMSStore) -> None:
 @pytest.mark.faults
 async def test_a_killed_process_has_lost_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'memory.db'}"
-    done = script.killed("tests.integrations.langgraph_store", url, 0, 10_000, after=40)
+    done = script.killed("tests.integrations.langgraph_store", url, after=40)
     store = ACMSStore(open_kv(url))
     kept = await store.asearch(("user:1",), limit=10_000)
     assert {item.key: item.value["text"] for item in kept}.items() >= {
-        (str(turn), script.said(turn)) for turn in range(done + 1)
+        (f"u{turn}", script.said(turn)) for turn in range(done + 1)
     }
     await store.kv.aclose()
 
