@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import cache
-from operator import attrgetter
+from functools import cache, reduce
+from operator import attrgetter, or_
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -193,7 +193,7 @@ def _several(hint: Any) -> tuple[Any, bool] | None:
     if get_origin(hint) not in (Union, UnionType):
         return None
     others = tuple(one for one in get_args(hint) if one is not NoneType)
-    return others[0] if len(others) == 1 else Union[others], len(others) < len(get_args(hint))  # noqa: UP007
+    return reduce(or_, others), len(others) < len(get_args(hint))
 
 
 def _are_parts(hint: Any) -> bool:
@@ -220,7 +220,7 @@ def writer(kind: type[Any], wire: bool = True) -> Callable[[Any], dict[str, Json
     optional = [one.name for one in plain if one.when_given]
 
     def write(noun: Any) -> dict[str, Json]:
-        written: dict[str, Json] = dict(zip(names, get(noun)))  # noqa: B905  # as long by construction
+        written: dict[str, Json] = dict(zip(names, get(noun), strict=True))
         for name, how in converted:
             if (value := written[name]) is not None:
                 written[name] = how(value)

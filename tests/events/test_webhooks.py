@@ -28,6 +28,7 @@ from acms.model import (
     JobDraft,
     JobQuery,
     JobState,
+    Kind,
     KVEntry,
     Lease,
     Receipt,
@@ -35,7 +36,7 @@ from acms.model import (
 )
 from acms.ports import HasOwnValues
 from acms.storage import MemoryStorage, outbox
-from acms.storage.outbox import WEBHOOKS
+from acms.storage.outbox import JOB, WEBHOOKS
 from acms.testing.logs import fork, new, noted, put, said, summed_up
 from tests.events.receiver import OK, Receiver, receiving, status
 from tests.support.talk import Storage
@@ -433,6 +434,10 @@ async def test_appends_at_once_read_the_list_of_webhooks_once(monkeypatch: pytes
 # ── changes of jobs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_a_webhook_can_be_told_of_every_kind_of_entry() -> None:
+    assert set(KINDS) == {*Kind, JOB}
+
+
 def told(receiver: Receiver) -> list[tuple[str, str]]:
     """Return what arrived in order: of entries their version, of jobs their number and how they stood."""
     found: list[tuple[str, str]] = []
@@ -456,6 +461,12 @@ async def taken(storage: Any, kind: str = "tidy") -> Lease:
     """Take a job that is due."""
     (lease,) = await storage.claim([kind], lease=timedelta(minutes=1))
     return lease
+
+
+async def did(storage: Any, context: Any, kind: str = "tidy") -> None:
+    """Ask for a job, and do it."""
+    await ask(storage, context, kind)
+    await storage.settle(await taken(storage, kind), Done())
 
 
 async def one_look(storage: Any) -> None:
@@ -509,12 +520,10 @@ async def test_a_job_that_ends_before_the_first_look_is_told_and_what_was_there_
 ) -> None:
     context = await new(storage)
     await ask(storage, context, "old")
-    await ask(storage, context, "older")
-    await storage.settle(await taken(storage, "older"), Done())
+    await did(storage, context, "older")
     await asyncio.sleep(0.05)
     await added(storage, receiver, events=["job"])
-    await ask(storage, context)
-    await storage.settle(await taken(storage), Done())
+    await did(storage, context)
     await one_look(storage)
     assert told(receiver) == [("tidy", "done")]
     await storage.settle(await taken(storage, "old"), Done())
@@ -533,14 +542,12 @@ async def test_what_is_asked_for_during_the_last_look_is_not_forgotten(
     async def looks(*given: Any) -> Any:
         found = await looked(*given)
         if next(late, False):
-            await ask(storage, context, "late")
-            await storage.settle(await taken(storage, "late"), Done())
+            await did(storage, context, "late")
         return found
 
     monkeypatch.setattr(delivery, "changed_jobs", looks)
     for kind in ("first", "second"):
-        await ask(storage, context, kind)
-        await storage.settle(await taken(storage, kind), Done())
+        await did(storage, context, kind)
         await deliver(storage)
     assert [kind for kind, _ in told(receiver)] == ["first", "second", "late"]
 
@@ -560,8 +567,7 @@ async def test_a_death_while_jobs_are_told_tells_the_last_one_again(
 
     monkeypatch.setattr(Webhooks, "keep", keep)
     for kind in ("a", "b", "c"):
-        await ask(storage, context, kind)
-        await storage.settle(await taken(storage, kind), Done())
+        await did(storage, context, kind)
     await deliver(storage)
     assert told(receiver) == [("a", "done"), ("b", "done"), ("b", "done"), ("c", "done")]
 
@@ -573,8 +579,7 @@ async def test_changes_of_jobs_that_are_given_up_are_replayed_from_where_they_st
     context = await new(storage)
     receiver.answer = status(500)
     for kind in ("a", "b"):
-        await ask(storage, context, kind)
-        await storage.settle(await taken(storage, kind), Done())
+        await did(storage, context, kind)
     await deliver(storage)
     assert told(receiver) == [("a", "done")] * (len(WAITS) + 1)
     receiver.answer = OK

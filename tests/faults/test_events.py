@@ -10,11 +10,12 @@ import json
 import random
 import threading
 import time
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -147,19 +148,6 @@ def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACMS_WORKER_POLL_SECONDS", "0.1")
 
 
-@pytest.mark.usefixtures("_short_leases")
-def test_a_worker_that_is_killed_while_it_delivers_loses_nothing_and_keeps_the_order(tmp_path: Path) -> None:
-    with receiving() as receiver:
-        asyncio.run(delivering(f"sqlite:///{tmp_path / 'log.db'}", receiver, 1, 10))
-
-
-@pytest.mark.faults
-@pytest.mark.usefixtures("_short_leases")
-def test_twenty_kills_lose_no_delivery(url: str) -> None:
-    with receiving() as receiver:
-        asyncio.run(delivering(url, receiver, 20, 200))
-
-
 class Jobs:
     """Jobs of some logs that a test takes and ends itself, in every way in which a job can end."""
 
@@ -253,14 +241,21 @@ async def telling(url: str, receiver: Receiver, kills: int, count: int) -> None:
     print(f"{kills} kills, {count} jobs: the end of each arrived, {again} times something twice")
 
 
+Run: TypeAlias = Callable[[str, Receiver, int, int], Coroutine[Any, Any, None]]
+
+
 @pytest.mark.usefixtures("_short_leases")
-def test_a_worker_that_is_killed_while_it_tells_of_jobs_tells_the_end_of_each(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("run", "count"), [(delivering, 10), (telling, 6)])
+def test_a_worker_that_is_killed_while_it_delivers_loses_nothing_and_keeps_the_order(
+    tmp_path: Path, run: Run, count: int
+) -> None:
     with receiving() as receiver:
-        asyncio.run(telling(f"sqlite:///{tmp_path / 'log.db'}", receiver, 1, 6))
+        asyncio.run(run(f"sqlite:///{tmp_path / 'log.db'}", receiver, 1, count))
 
 
 @pytest.mark.faults
 @pytest.mark.usefixtures("_short_leases")
-def test_twenty_kills_lose_the_end_of_no_job(url: str) -> None:
+@pytest.mark.parametrize(("run", "count"), [(delivering, 200), (telling, 100)])
+def test_twenty_kills_lose_nothing_that_was_to_be_told(url: str, run: Run, count: int) -> None:
     with receiving() as receiver:
-        asyncio.run(telling(url, receiver, 20, 100))
+        asyncio.run(run(url, receiver, 20, count))

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
+from typing import NamedTuple
 
 from acms.config import RetryConfig
 from acms.errors import ACMSError, ConflictError, GoneError, LeaseLostError, ProviderError
@@ -67,6 +68,17 @@ REST = timedelta(minutes=1)
 """Until the next look at jobs of which none is due before."""
 
 
+class _Task(NamedTuple):
+    """What a job that delivers is about, and where how far it came is kept."""
+
+    storage: StorageBackend
+    lease: Lease
+    webhooks: Webhooks
+    context: Context
+    webhook: Webhook
+    secret: str
+
+
 class Delivery:
     """What delivers in one process."""
 
@@ -103,19 +115,13 @@ class Delivery:
         self._busy[id] += 1
         deliver = self._follow if follows(lease.job) else self._deliver
         try:
-            return await deliver(storage, lease, webhooks, context, *found)
+            return await deliver(_Task(storage, lease, webhooks, context, *found))
         finally:
             self._busy[id] -= 1
 
-    async def _deliver(
-        self,
-        storage: StorageBackend,
-        lease: Lease,
-        webhooks: Webhooks,
-        context: Context,
-        webhook: Webhook,
-        secret: str,
-    ) -> Outcome:
+    async def _deliver(self, task: _Task) -> Outcome:
+        """Tell what was appended to a log behind what was told, until the log ends there."""
+        storage, lease, webhooks, context, webhook, secret = task
         progress = await webhooks.progress(webhook.id, context.id)
         if progress is None:  # kept before anything is sent: the job that follows this one does not know it
             progress = Progress(version=_first(lease))
@@ -144,16 +150,9 @@ class Delivery:
                     progress = Progress(version=entry.version)
                     await webhooks.keep(webhook.id, context.id, progress)
 
-    async def _follow(
-        self,
-        storage: StorageBackend,
-        lease: Lease,
-        webhooks: Webhooks,
-        context: Context,
-        webhook: Webhook,
-        secret: str,
-    ) -> Outcome:
+    async def _follow(self, task: _Task) -> Outcome:
         """Tell how the jobs of a log changed, after the entries that they appended, until none of them goes on."""
+        storage, lease, webhooks, context, webhook, secret = task
         place = place_of(lease.job)
         progress = await webhooks.progress(webhook.id, place)
         if progress is None:  # kept before anything is sent, as above
@@ -161,15 +160,13 @@ class Delivery:
             await webhooks.keep(webhook.id, place, progress)
         cursor = Cursor.read(progress.jobs)
         jobs, highest = await changed_jobs(storage, context.id, cursor)
-        others = await _others(
-            storage, lease
-        )  # after the jobs: what came meanwhile is told by the one it brought
+        # Read after the jobs: what came meanwhile is told by the job that it brought.
+        others = await _others(storage, lease)
         if any(follows(one) and int(one.id) > int(lease.job.id) for one in others):
             return Done(reason="a later one tells it")
         if any(not follows(one) or one.state is JobState.RUNNING for one in others):
-            return Retry(
-                error="what was asked for before is delivered first", not_before=self._clock() + TURN
-            )
+            later = self._clock() + TURN
+            return Retry(error="what was asked for before is delivered first", not_before=later)
         async with _endpoint(webhook) as endpoint:
             for job in jobs:
                 try:

@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from acms.errors import ConfigurationError, ConflictError, NotFoundError, ValidationError
@@ -18,7 +18,7 @@ from acms.events.signing import new_secret
 from acms.jobs import requests
 from acms.log import validation
 from acms.log.encoding import Entropy, token
-from acms.model import WEBHOOK, Job, JobQuery, JobState, Json, Kind, KVEntry
+from acms.model import WEBHOOK, Job, JobQuery, JobState, Json, KVEntry
 from acms.nouns import read, write
 from acms.ports import HasOwnValues, ListingKV, StorageBackend
 from acms.providers.http import Endpoint
@@ -26,13 +26,14 @@ from acms.results import Webhook
 from acms.storage.kv import update_entry
 from acms.storage.outbox import JOB, WEBHOOKS
 
-__all__ = ["KINDS", "Progress", "Webhooks", "follows", "place_of"]
+__all__ = ["KINDS", "Progress", "Told", "Webhooks", "follows", "place_of"]
 
 MOST = 16
 """Webhooks of a tenant."""
 URL_CHARS = 2048
-KINDS = (*(kind.value for kind in Kind), JOB)
+Told: TypeAlias = Literal["message", "fact", "summary", "episode", "retraction", "job"]
 """What a webhook can be told of: kinds of entries, and changes of jobs."""
+KINDS: tuple[Told, ...] = get_args(Told)
 _ID = 12
 
 

@@ -40,10 +40,10 @@ class TextFrame:
         self._count = counter.count
         self._separator = counter.count(SEPARATOR)
         self._known: dict[str | None, int] = {}
-        #: Whether the counts of paragraphs that begin with a letter add up, and those of whole such entries by id: of
-        #: what is shown again nothing has to be read, and counting reads a table of millions of bytes.
+        #: Whether the counts of paragraphs that begin with a letter add up, and those of such entries by id and text:
+        #: of what is shown again nothing has to be read, and counting reads a table of millions of bytes.
         self._adds = bool(getattr(counter, "paragraphs", False))
-        self._counted: dict[str, int] = {}
+        self._counted: dict[tuple[str, int], int] = {}
 
     def cost(self, role: Role | None, parts: Sequence[Part], speaker: str | None = None) -> int:
         """Return the tokens of the speaker's name and the separator."""
@@ -61,21 +61,14 @@ class TextFrame:
         known = self._counted
         total = 0
         for item in said[:-1]:
-            key = item.id if item.redaction is None else f"{item.id} {item.redaction.mode}"
-            if item.role is None:  # a summary is shown in several lengths
-                key = f"{key} {item.token_count}"
-            plain = not (
-                item.truncated or item.later is not None or item.content.endswith("]")
-            )  # a label changes
-            count = known.get(key) if plain else None
+            key = item.id, hash((item.speaker, item.content))  # it may be shown cut, redacted, with a label
+            count = known.get(key)
             if count is None:
                 if not _begins_with_letter(item):
                     return self._count(join(said))
-                count = self._count(_spoken(item) + SEPARATOR)
-                if plain:
-                    if len(known) >= COUNTED:
-                        known.clear()
-                    known[key] = count
+                if len(known) >= COUNTED:
+                    known.clear()
+                count = known[key] = self._count(_spoken(item) + SEPARATOR)
             total += count
         return total + (self._count(_spoken(said[-1])) if said else 0)
 

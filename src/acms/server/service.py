@@ -87,9 +87,8 @@ class Service:
             if late:
                 due = perf_counter() + LOOK_SECONDS
             for tenant in self.stores.open():
-                with suppress(
-                    ACMSError
-                ):  # whoever asks it for something is told what is wrong with the store
+                # Whoever asks it for something is told what is wrong with the store.
+                with suppress(ACMSError):
                     if late or await tenant.changed():
                         tenant.work()
 

@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_type_hints
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from pydantic import Discriminator, Field, Tag, create_model
 from pydantic.alias_generators import to_camel
@@ -58,8 +60,8 @@ def read_part(sent: Any) -> Part:
 if TYPE_CHECKING:
     PartBody = Any
 else:
-    _BODIES = tuple(_part_body(type, kind) for type, kind in PARTS.items())
-    PartBody = Annotated[Union[_BODIES], Field(discriminator="type")]  # noqa: UP007  # of a tuple: it has no `|`
+    _BODIES = [_part_body(type, kind) for type, kind in PARTS.items()]
+    PartBody = Annotated[reduce(or_, _BODIES), Field(discriminator="type")]
 
 
 class FunctionBody(Body):

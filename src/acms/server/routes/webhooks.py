@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from acms.events.webhooks import KINDS, URL_CHARS, Webhooks
+from acms.events.webhooks import KINDS, URL_CHARS, Told, Webhooks
 from acms.model import Job
 from acms.nouns import write
 from acms.results import Webhook
@@ -37,9 +37,7 @@ class WebhookBody(Body):
     #: Where requests are sent: https, at public addresses.
     url: Annotated[str, Field(max_length=URL_CHARS)]
     #: Kinds of the entries that it is told of, and `job` for how jobs change.
-    events: Annotated[
-        Sequence[Literal["message", "fact", "summary", "episode", "retraction", "job"]], Field(min_length=1)
-    ] = KINDS  # type: ignore[assignment]  # the same words
+    events: Annotated[Sequence[Told], Field(min_length=1)] = KINDS
 
 
 def _webhooks(call: Call[Any, Any]) -> Webhooks:
