@@ -61,6 +61,9 @@ async def deliver(storage: Any) -> None:
     """Work until nothing is to be delivered any more."""
     worker = Worker(storage, {WEBHOOK: Delivery()}, config=WorkerConfig(poll_seconds=0.02), concurrency=4)
     await worker.drain(retries=True)
+    while worker.again is not None:  # another one has put something off
+        await asyncio.sleep(worker.again)
+        await worker.drain(retries=True)
 
 
 async def jobs(storage: Any, *states: JobState) -> list[Job]:

@@ -113,24 +113,23 @@ class RenderLog:
 
         One that cannot be kept costs its row and nothing else: it is told to the application's log.
         """
-        asked = request or correlation_id.get() or ""
-        task = asyncio.create_task(self._keep(kind, manifest, asked), name="acms-render-log")
+        asked, at = request or correlation_id.get() or "", micros(datetime.now(UTC))
+        task = asyncio.create_task(self._keep(kind, manifest, asked, at, self._head), name="acms-render-log")
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
 
-    async def _keep(self, kind: KindOf, manifest: Callable[[], Manifest], asked: str) -> None:
-        storage, head = self._storage, self._head
+    async def _keep(
+        self, kind: KindOf, manifest: Callable[[], Manifest], asked: str, at: int, head: Head | None
+    ) -> None:
+        storage = self._storage
         if head is None or not isinstance(storage, HasRecords):
             return
         try:
             own = await self._lineage()
-            row = await in_thread(
-                partial(_packed, kind, manifest, own, asked, micros(datetime.now(UTC)), head)
-            )
+            row = await in_thread(partial(_packed, kind, manifest, own, asked, at, head))
             await self._put(storage, row, head.epoch)
-            if (
-                await self._storage.head(self._context)
-            ).epoch != head.epoch:  # it was erased while this was put
+            now = await self._storage.head(self._context)
+            if now.epoch != head.epoch:  # it was erased while this was put
                 await self._drop(storage, row.id)
         except StorageReadOnlyError:
             return
