@@ -226,6 +226,23 @@ async def test_a_key_does_what_its_scopes_allow(service: Guarded, tenant: str) -
         assert len((await watcher.list_resources()).resources) == 1
 
 
+@pytest.mark.parametrize(
+    "more",
+    [{"then": "reflect"}, {"origin": "user", "subject": "Ada", "attribute": "lives in", "value": "Lyon"}],
+)
+async def test_what_was_stored_before_a_scope_was_missing_is_not_asked_for_again(
+    service: Guarded, tenant: str, more: dict[str, str]
+) -> None:
+    _, secret = await service.app.keys.create(tenant, scopes=[Scope.READ, Scope.APPEND])
+    said = {"name": "remember", "arguments": {"text": "Ada lives in Lyon.", **more}}
+    headers = {**ACCEPT, "authorization": f"Bearer {secret}"}
+    async with httpx2.AsyncClient(verify=False, trust_env=False, headers=headers) as client:
+        call = {**CALL, "method": "tools/call", "params": said}
+        reply = await client.post(f"{service.url}/mcp/team/half-{len(more)}", json=call)
+    assert reply.status_code == 200, "a client that is told 403 gets itself the scope and asks again"
+    assert "the text was stored as m_" in reply.text
+
+
 async def test_what_a_scope_is_missing_for_is_answered_403_with_a_challenge_that_names_it(
     service: Guarded, tenant: str
 ) -> None:

@@ -13,15 +13,16 @@ from mcp.client.client import Client
 from mcp.client.extension import ClientExtension, ResultClaim, advertise
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolResult, Request, RequestParams, Result
+from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult, Request, RequestParams, Result
 
-from acms import ACMS
+from acms import ACMS, ACMSConfig, WorkerConfig
 from acms.jobs import requests
 from acms.mcp import mounted
 from acms.mcp.memory import Local
 from acms.mcp.server import build
 from acms.mcp.tasks import EXTENSION
 from acms.model import JobState
+from acms.ports import StorageBackend
 from acms.server import ServerConfig, create_app
 from tests.mcp.conftest import failed
 
@@ -140,6 +141,30 @@ async def test_a_task_that_is_given_up_or_fails_says_so(
         told = await ask(client.session, "get", job.id)
         assert told.status == "completed"
         assert "the model is down" in failed(told.result, "JOB_FAILED")["message"]
+
+
+async def test_a_task_that_waits_is_given_up(storage: StorageBackend) -> None:
+    idle = ACMSConfig(worker=WorkerConfig(enabled=False))
+    async with ACMS("one", storage, None, config=idle) as session:
+        await session.ingest("user", "Hello.")
+        job = await session.compact()
+        async with local(session, Tasks()) as client:
+            assert (await ask(client.session, "get", job.id)).status == "working"
+            await ask(client.session, "cancel", job.id)
+            assert (await requests.job(session.storage, job.id)).state is JobState.CANCELLED
+            assert (await ask(client.session, "get", job.id)).status == "cancelled"
+
+
+async def test_a_task_that_waits_is_given_up_at_a_service() -> None:
+    app = mounted(create_app("memory://", ServerConfig(auth="off", works=False)))
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app)) as network:
+        where = streamable_http_client("http://localhost/mcp/team/one", http_client=network)
+        async with Client(where, extensions=[advertise(EXTENSION)]) as client:
+            said = CallToolRequestParams(name="remember", arguments={"text": "Hello.", "then": "compact"})
+            made = await client.session.send_request(CallToolRequest(params=said), Created)
+            await ask(client.session, "cancel", made.task_id)
+            assert (await ask(client.session, "get", made.task_id)).status == "cancelled"
+    await app.stop()
 
 
 async def test_a_client_without_the_extension_is_told_of_the_job(session: ACMS) -> None:

@@ -113,6 +113,19 @@ async def test_what_was_cleared_is_said_anew(storage: Storage) -> None:
         assert counts(await session.sync(users("ab"))) == (2, 0, 0, 0, 0)
 
 
+async def test_what_was_cleared_comes_back_under_its_key_only_to_a_list_that_is_all_there_is(
+    storage: Storage,
+) -> None:
+    async with session_on(storage) as session:
+        keyed = [{**one, "key": f"k{at}"} for at, one in enumerate(users("ab"))]
+        await session.sync(keyed)
+        await session.clear()
+        assert counts(await session.sync([*keyed, *users("c")])) == (1, 0, 0, 2, 0)
+        assert await in_force(session) == "c"
+        assert counts(await session.sync([*keyed, *users("c")], gone="retract")) == (0, 2, 0, 1, 0)
+        assert await in_force(session) == "abc"
+
+
 async def test_instructions_are_known_wherever_they_stand(storage: Storage) -> None:
     rules, other = {"role": "system", "content": "S"}, {"role": "system", "content": "T"}
     async with session_on(storage) as session:

@@ -92,8 +92,8 @@ TITLES: Mapping[int, str] = {
 }
 """What a status means, in words that do not depend on the occasion."""
 
-CODE = re.compile(r"\w\(|\w=|\bacms[ .][a-z]|(^|\s)--[a-z]|\b[a-z]+_[a-z]+|\bPrompt\b|event loop|os\.fork")
-"""Words of a program or of the shell: they are of no use to who calls over HTTP."""
+CODE = re.compile(r"\w\(|\w=|\bacms[ .][a-z]|(^|\s)--[a-z]|\b[a-z]{2,}_[a-z]+|\bPrompt\b|event loop|os\.fork")
+"""Words of a program or of the shell, no ids (m_…): they are of no use to who calls over HTTP."""
 
 _SAID: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(said), meant)

@@ -5,6 +5,7 @@ Apart from the work itself, because every append imports this.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -87,12 +88,14 @@ async def retry(storage: StorageBackend, id: str, *, now: datetime | None = None
 
 async def cancel(storage: StorageBackend, id: str) -> Job:
     """Give a job up; an attempt that runs will have no effect. `ConflictError` when it is done."""
-    found = await job(storage, id)
-    if found.state is JobState.CANCELLED:
-        return found
-    if found.state is JobState.DONE:
-        raise ConflictError(f"job {id} is done", retryable=False)
-    return await _settled(storage, found, Failed(error="cancelled by hand", cancelled=True))
+    while True:
+        found = await job(storage, id)
+        if found.state is JobState.CANCELLED:
+            return found
+        if found.state is JobState.DONE:
+            raise ConflictError(f"job {id} is done", retryable=False)
+        with suppress(LeaseLostError):  # a worker took it, or gave it back, since it was read
+            return await _settled(storage, found, Failed(error="cancelled by hand", cancelled=True))
 
 
 async def withdraw(storage: StorageBackend, found: Job, reason: str) -> bool:

@@ -160,13 +160,15 @@ class Known:
             cause = cover.by(row.version)
             ended = None if cause is None or by[cause].kind is Kind.MESSAGE else by[cause]
             if ended is not None and not ended.sources:  # cleared: what is said again is said anew
+                if row.key is not None:  # unless under the same key, which the log has for good
+                    found.append(replace(row, role=None, wording=b"", live=False))
                 continue
             edit = edits.get(row.version) if cause is not None else None
             if edit is not None:
                 now = _row(edit)
                 now.version, now.first, now.key = row.version, row.first, row.key
             else:
-                now = row if ended is None else Row(**{name: getattr(row, name) for name in Row.__slots__})
+                now = row if ended is None else replace(row)
             now.live = ended is None
             found.append(now)
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from mcp.server import Server
@@ -148,7 +148,8 @@ async def _called(
     try:
         given = spec.read(params.arguments)
         found = await _attended(_work(spec.handler(memory, given)), report)
-        task = await tasks.created(memory, found) if "job" in found and tasks.declared(context) else None
+        asked = "job" in found and tasks.declared(context)
+        task = await _attended(_task_of(memory, found), report) if asked else None
     except ACMSError as error:
         on_failure(context, error)
         return failed(error)
@@ -156,6 +157,14 @@ async def _called(
         log(logging.ERROR, "mcp_broke", tool=params.name, error=safe_error(error))
         return failed(ACMSError())
     return answered(found) if task is None else task
+
+
+async def _task_of(memory: Memory, found: Mapping[str, Json]) -> dict[str, Json] | None:
+    """Return the task as which a call goes on; None where whoever asks may not see it: the call itself is done."""
+    try:
+        return await tasks.created(memory, found)
+    except ACMSError:
+        return None
 
 
 async def _work(work: Awaitable[T]) -> T:

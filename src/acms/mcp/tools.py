@@ -14,7 +14,7 @@ import pydantic
 from mcp_types import Tool, ToolAnnotations
 from pydantic import BaseModel, ConfigDict, Field
 
-from acms.errors import ACMSError, ValidationError
+from acms.errors import ACMSError, PermissionDeniedError, ValidationError
 from acms.log import validation
 from acms.mcp import tasks
 from acms.mcp.failures import refused
@@ -205,6 +205,10 @@ async def remember(memory: Memory, given: Remember) -> Mapping[str, Json]:
             made["job"] = tasks.job_of(await tasks.begin(memory, given.then))
     except ACMSError as error:
         error.options = (f"the text was stored as {receipt.message_id}; forget it, or go on", *error.options)
+        if isinstance(error, PermissionDeniedError):
+            error.scope = (
+                ""  # over HTTP a client would get itself the scope, ask again, and store the text again
+            )
         raise
     return made
 
