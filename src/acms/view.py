@@ -348,8 +348,8 @@ class View:
         """Return what was read with what of it has to say that it may not be so any more."""
         shared, at = self._shared, self._at
         moment = shared.clock() if at is None else gathered.newest
-        found = await pipeline.labels(shared.storage, shared.reader, gathered.context, at, moment)
-        return replace(gathered, labels=found) if found.times else gathered
+        found = await pipeline.labels(shared.indexes, gathered.context, gathered.version, moment)
+        return replace(gathered, labels=found)
 
     async def history(self, *, limit: int = 50, after: int = 0) -> HistoryPage:
         """Return a page of the log, oldest first: entries with a version above `after`."""

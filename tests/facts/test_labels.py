@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,9 @@ from acms.acs import ACS
 from acms.codecs import AnthropicMessages, OpenAIChat
 from acms.knowledge import DOUBT
 from acms.prompt import Prompt, Rendered
+from acms.prompt.staying import Staying
 from acms.providers import OfflineReflector
+from acms.recall import pipeline
 from acms_eval.cascades import changed_premises
 from acms_eval.nouns import Scenario
 from acms_eval.reflectors import PerfectReflector
@@ -185,6 +188,86 @@ async def test_what_changed_out_of_sight_labels_a_history_and_begins_it_anew(sto
         assert texts(await prompt.render(budget=4000))[: len(plain)] == plain
 
 
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The versions at which an epoch of a prompt began."""
+    found: list[int] = []
+    begin = Staying._begin
+
+    async def noted(self: Staying, *given: Any) -> Any:
+        placed = await begin(self, *given)
+        found.append(placed.kept.began)
+        return placed
+
+    monkeypatch.setattr(Staying, "_begin", noted)
+    return found
+
+
+FAR = [f"Row {number} of the import was read without a fault." for number in range(60)]
+
+
+@pytest.mark.parametrize("by", ["doubt", "time", "a doubt about an answer of a tool"])
+async def test_a_label_in_a_recall_stays_as_it_was(storage: Storage, begun: list[int], by: str) -> None:
+    async with ACMS("again", storage, None, config=config()) as session:
+        ids = [await session.ingest(role, text) for role, text in SAID]
+        if "tool" in by:
+            call = {"id": "c1", "name": "mapper", "arguments": "{}"}
+            await session.ingest("assistant", "", tool_calls=[call])
+            ids[2] = await session.ingest("tool", SAID[2][1], tool_call_id="c1")
+        await said(session, *FAR)
+        await session.state("backend", "language", "Python", sources=ids[:1])
+        over = {"valid_to": "2020-01-01", "valid_from": "2019-01-01"} if by == "time" else {}
+        await session.state("backend", "mapper", "SQLAlchemy, because of Python", sources=ids[2:3], **over)
+        if by != "time":
+            await session.state("backend", "language", "Go")
+        question = "Which mapper, SQLAlchemy?"
+        await session.ingest("user", question)
+        prompt = Prompt(OpenAIChat("gpt-5")).history(session).recall(session, question)
+        first = texts(await prompt.render(budget=700))
+        assert any(DOUBT in one or "[until" in one for one in first), first
+        assert texts(await prompt.render(budget=700)) == first
+        assert len(begun) == 1
+
+
+async def test_a_question_that_waits_is_sent_as_it_was_while_tools_are_called(
+    storage: Storage, begun: list[int]
+) -> None:
+    async with ACMS("waits", storage, None, config=config()) as session:
+        await session.ingest("user", "Hello.")
+        await session.ingest("assistant", "Hello, go on.")
+        question = "The desk was mine that week, which one was it?"
+        id = await session.ingest("user", question)
+        await session.state(
+            "desk", "owner", "user", sources=[id], valid_from="2019-01-01", valid_to="2020-01-01"
+        )
+        prompt = Prompt(OpenAIChat("gpt-5")).history(session)
+        first = texts(await prompt.render(budget=2000))
+        await session.ingest("assistant", "", tool_calls=[{"id": "c1", "name": "desks", "arguments": "{}"}])
+        await session.ingest("tool", "The one in the corner.", tool_call_id="c1")
+        assert texts(await prompt.render(budget=2000))[: len(first)] == first
+        assert len(begun) == 1
+
+
+async def test_a_window_has_the_labels_of_its_version(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ACMS("race", storage, None, config=config()) as session:
+        ids = [await session.ingest(role, text) for role, text in SAID]
+        await session.state("backend", "language", "Python", sources=ids[:1])
+        await session.state("backend", "mapper", "SQLAlchemy, because of Python", sources=ids[2:3])
+        gather = pipeline.gather_newest
+
+        async def meanwhile(*given: Any) -> Any:
+            found = await gather(*given)
+            await session.state("backend", "language", "Go")
+            return found
+
+        monkeypatch.setattr(pipeline, "gather_newest", meanwhile)
+        assert DOUBT not in (await session.window(4000)).text()
+        monkeypatch.undo()
+        assert DOUBT in (await session.window(4000)).text()
+
+
 async def test_a_summary_in_front_says_that_it_is_in_doubt(storage: Storage) -> None:
     reflector = OfflineReflector()
     async with ACMS(
@@ -198,6 +281,8 @@ async def test_a_summary_in_front_says_that_it_is_in_doubt(storage: Storage) -> 
             for way, found in (await shown(session, "What is next?", budget)).items():
                 for text in found:
                     assert DOUBT in text or (done.summary or "") not in text, way
+                if way not in ("recall", "reply"):
+                    assert any((done.summary or "") in text for text in found), way
 
 
 @pytest.mark.parametrize("budget", [1, 5, 20, 30, 45, 60, 100])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from acms import ACMS, ACMSConfig, CacheConfig, Fact, ValidationError, open_storage
 from acms.acs import ACS
 from acms.codecs import OpenAIChat
-from acms.prompt import Prompt, staying
+from acms.prompt import Prompt
 from acms.providers import OfflineReflector
 from tests.support.talk import LONG_EPISODES
 
@@ -98,12 +98,9 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'time.db'}"
 
 
-async def test_nothing_that_is_over_is_shown_as_if_it_were_so(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_that_is_over_is_shown_as_if_it_were_so(url: str) -> None:
     """In recall, messages, a prompt that keeps what it showed, and a reply; and nobody has to tidy up."""
     now = BASE
-    monkeypatch.setattr(staying, "now", lambda: now)
     async with ACMS("user", open_storage(url), None, config=ACMSConfig(episodes=LONG_EPISODES)) as session:
         session._shared.clock = lambda: now
         for number in range(60):

@@ -88,8 +88,12 @@ class Labels(NamedTuple):
             return {}
         said = [entry for unit in units for entry in unit.entries]
         shown = {entry.version for entry in said}
-        if said and said[-1].role is Role.USER:
-            said.pop()
+        for place in range(len(said) - 1, -1, -1):
+            if said[place].role is Role.USER:  # it waits, also while tools are called
+                del said[place]
+            elif said[place].group is not None:
+                continue
+            break
         found = {entry.id: self.of(entry) for unit in lead for entry in unit.entries}
         found |= {entry.id: self.of(entry, shown) for entry in said}
         return {id: label for id, label in found.items() if label}
@@ -110,7 +114,7 @@ _LABEL = re.compile(
 
 
 def label_of(shown: str) -> str:
-    """Return the label of a fact as it was shown, with the space before it; "" without one."""
+    """Return the label of what was shown, with the space before it; "" without one."""
     found = _LABEL.findall(shown)
     return found[-1] if found else ""
 

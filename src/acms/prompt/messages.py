@@ -124,7 +124,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
             learned = facts(known.known, terms, reader.frame, {context: offered})
             past = found, together([learned, offered])
         moment = asked.moment or gathered.newest
-        told = await labels(reader.storage, lambda: reader, context, gathered.version, moment)
+        told = await labels(reader.indexes, context, gathered.version, moment)
         material = Material(gathered, lead, rest, past, known.known, told.by_id(rest, lead))
         try:
             return await fetched(

@@ -18,6 +18,7 @@ from uuid import uuid4
 from acms.errors import ACMSError, ConfigurationError, PayloadError, ValidationError
 from acms.log import validation
 from acms.log.trust import LEADING
+from acms.log.validity import label_of
 from acms.model import Json, Role, Source
 from acms.observability.events import (
     Event,
@@ -472,7 +473,11 @@ class _Render:
             exclude |= echoes
         self._warnings += items.ledger.warnings
         # They do not read as what was said: of a fact it may be said until when it is so.
-        other = {item.id for item in items if item.truncated or item.later or item.source is Source.FACT}
+        other = {
+            item.id
+            for item in items
+            if item.truncated or item.later or item.source is Source.FACT or label_of(item.content)
+        }
         if other:
             rows = [row for row in await step.session.storage.get(sorted(other)) if row is not None]
             self._told.update({row.id: row for row in step.session.stage.entries(rows)})

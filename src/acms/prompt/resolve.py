@@ -273,7 +273,7 @@ class Resolver:
 
     def _atoms(self, gathered: Gathered, counter: str, begins: bool) -> list[Atom]:
         units = gathered.units
-        told = gathered.labels.by_id([], units) if begins else gathered.labels.by_id(units)
+        told = gathered.labels.by_id(units[-1:], units[:-1]) if begins else gathered.labels.by_id(units)
         return content.atoms(units, counter, self._request.codec.vendors, told)
 
     def _cost(self, units: Sequence[Atom]) -> int:

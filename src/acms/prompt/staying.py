@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from acms.errors import ConflictError, SessionNotFoundError, StorageError, StorageReadOnlyError
@@ -19,7 +19,7 @@ from acms.log.encoding import is_summary
 from acms.log.in_force import Unit, is_sealed
 from acms.log.read import cover_at, valid_times_at
 from acms.log.validity import Period, label_of
-from acms.model import Context, Entry, Kind, State
+from acms.model import Context, Entry, Kind, Role, State
 from acms.plan.nodes import Atom, Composed, Fitted, Piece, Scope, Window
 from acms.ports import Codec, HasRecords
 from acms.prompt import placements
@@ -34,11 +34,6 @@ from acms.results import ContextItems
 
 TRIES = 3
 """How often a placement is made anew when another process stored one meanwhile."""
-
-
-def now() -> datetime:
-    """Return when a prompt is written."""
-    return datetime.now(UTC)
 
 
 class Pair(NamedTuple):
@@ -159,8 +154,6 @@ class Staying:
         self.warnings: list[str] = []
         #: Whether an epoch begins in any case, and whether one began.
         self._anew = self._began = False
-        #: What was shown of the log by the epoch that could not go on.
-        self._before: Sequence[Atom] = ()
 
     # ── the record ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -230,17 +223,20 @@ class Staying:
     ) -> bool:
         """Return whether no fact that is shown is over by now, and what is in doubt says so."""
         storage = self._session.storage
+        labels = (await self._session.said(messages=1)).labels
         shown = placements.visible((), kept.blocks, self._told)
         for owner in {row.context if row.context in others else context for row in rows}:
             head = await storage.head(owner)
             if head.version == head.messages:  # there are no facts
                 continue
-            when = await valid_times_at(storage, owner, head, head.version)
+            when = (
+                labels.times if owner == context else await valid_times_at(storage, owner, head, head.version)
+            )
             for row in rows:
                 if (row.context if row.context in others else context) != owner:
                     continue
                 period = when.get(row.version, None if row.kind is Kind.FACT else Period())
-                if period is None or not _says(shown.get(row.id), period, self._told[row.id]):
+                if period is None or not _says(shown.get(row.id), period, self._told[row.id], labels.moment):
                     return False
         return True
 
@@ -286,24 +282,26 @@ class Staying:
         self._context = await self._session.storage.context(context_id)
         kept = await self._load(self._context)
         self._began = False
+        before: Sequence[Atom] = ()
         if kept is not None and not self._anew:
-            placed = await self._go_on(kept)
+            read = await self._read_on(kept)
+            placed = await self._go_on(kept, read)
             if placed is not None:
                 return placed
+            before = _reasoned(read.units, kept.began)
         self._began = True
-        return await self._begin()
+        return await self._begin(before)
 
     async def _alone(self) -> Placed:
         """Show what others know of a session that has said nothing yet."""
         found = () if self._recall is None else await self._answers(self._room, {}, single=True)
         return Placed((content.recalled(found, self._codec),) if found else (), None, None)
 
-    async def _go_on(self, kept: Placements) -> Placed | None:
+    async def _go_on(self, kept: Placements, read: Read) -> Placed | None:
         """Add what the newest turn needs behind what was shown; None when it does not fit."""
-        read = await self._read_on(kept)
-        units = self._before = _reasoned(read.units, kept.began)
         if not self._same_labels(kept, read):
             return None
+        units = _reasoned(read.units, kept.began)
         place = self._turn(read.lead, units)
         if self._recall is not None and not self._answered(kept.blocks, units, place):
             depth, begun = self._depth, place < len(units) - 1
@@ -334,15 +332,15 @@ class Staying:
         asked = placements.tag(self._recall.query)
         return any(placements.position(units, one.after) >= place and one.tag == asked for one in blocks)
 
-    async def _begin(self) -> Placed:
-        """Begin an epoch: the newest messages, and what answers now."""
+    async def _begin(self, before: Sequence[Atom]) -> Placed:
+        """Begin an epoch: the newest messages, and what answers now; `before` is what one that cannot go on showed."""
         read = await self._with_instructions(await self._read_newest())
         units = _reasoned(read.units, read.gathered.version)
         costs = [self._cost([unit]) for unit in units]
         start = self._start(read, units, costs)
         read = self._with_question(read, units[:start], costs)
         room = self._room - self._cost(read.lead)
-        loops, now = self._loops(units, costs)
+        loops, now = self._loops(units, costs, before)
         spare = self._spare(units, costs, loops, now)
         found: tuple[Piece, ...] = ()
         if self._recall is not None:
@@ -368,11 +366,11 @@ class Staying:
         )
         return self._placed(kept, read)._replace(older=older)
 
-    def _loops(self, units: Sequence[Atom], costs: Sequence[int]) -> tuple[int, int]:
+    def _loops(self, units: Sequence[Atom], costs: Sequence[int], before: Sequence[Atom]) -> tuple[int, int]:
         """Return the most tokens that the tools of an earlier turn took, and what those of the newest did so far."""
         *earlier, now = placements.called(units, costs)
-        *before, _ = placements.called(self._before, [self._cost([unit]) for unit in self._before])
-        return max((0, *earlier, *before)), now
+        *others, _ = placements.called(before, [self._cost([unit]) for unit in before])
+        return max((0, *earlier, *others)), now
 
     def _first_depth(self, left: int, spare: int | None, loops: int, now: int) -> int:
         """Return the tokens that an epoch recalls first: not those its loop takes, half of them once it runs."""
@@ -555,7 +553,7 @@ class Staying:
         """Return what stands in front with its label; a summary by the one of its texts that has so many tokens."""
         level = next((one for one in summary_levels.of(entry) if one.tokens == tokens), None)
         shown = entry if level is None else summary_levels.at_level(entry, level)
-        told = {entry.id: gathered.labels.of(entry)}
+        told = {entry.id: _label_in_front(entry, gathered)}
         (unit,) = content.atoms([Unit((shown,))], self._session.counter.name, self._codec.vendors, told)
         self._told[entry.id] = entry
         return unit
@@ -567,12 +565,14 @@ class Staying:
 
     def _labels_in(self, read: Read) -> dict[str, str]:
         """Return what is told of the history that is shown, by id."""
-        front = {id: read.gathered.labels.of(self._told[id]) for id, _ in read.levels}
+        front = {id: _label_in_front(self._told[id], read.gathered) for id, _ in read.levels}
         found = {id: read.told.get(id, "") for id in _sources(read.units, ())} | front
         return {id: label for id, label in found.items() if label}
 
     def _same_labels(self, kept: Placements, read: Read) -> bool:
         """Return whether of all that is still shown the same is told: else it would be sent again changed."""
+        if not kept.labels and not read.gathered.labels.times:
+            return True
         shown = _sources([*read.lead, *read.units], ())
         return self._labels_in(read) == {id: label for id, label in kept.labels if id in shown}
 
@@ -660,15 +660,20 @@ def _without(kept: Placements, placed: Placed, lost: AbstractSet[str]) -> Placem
     )
 
 
-def _says(shown: str | None, period: Period, entry: Entry) -> bool:
+def _label_in_front(entry: Entry, gathered: Gathered) -> str:
+    """Return what is told of what stands in front; nothing of a question, which waits for its answer."""
+    return "" if entry.role is Role.USER else gathered.labels.of(entry)
+
+
+def _says(shown: str | None, period: Period, entry: Entry, moment: datetime | None) -> bool:
     """Whether what is shown of an entry tells what has to be told of it by now; None is not shown here.
 
-    A fact that is over is not shown at all.
+    A fact that is over is not shown at all, and of a call of a tool and its answer nothing is told.
     """
-    if entry.kind is Kind.FACT and period.over(now()):
+    if entry.kind is Kind.FACT and moment is not None and period.over(moment):
         return False
-    if shown is None or label_of(entry.content):  # written like a label
+    if shown is None or entry.group is not None or label_of(entry.content):  # written like a label
         return True
     if entry.kind is Kind.FACT:
         return period.doubt in shown and bool(period.doubt) == (DOUBT in shown)
-    return label_of(shown).strip() == period.warning(now())
+    return label_of(shown).strip() == period.warning(moment)

@@ -270,7 +270,7 @@ class Indexes:
         return found
 
     async def valid_times(self, context: str, head: Head, version: int) -> Mapping[int, Period]:
-        """Return the facts in force at a version, by version, and when each of them is so.
+        """Return the facts in force at a version, by version, and when each of them is so; as `valid_times_at`.
 
         No message changes them, so at the head they hold until something else is appended.
         """

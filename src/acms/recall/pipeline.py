@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from acms.recall.corpus import Field
     from acms.recall.fact_candidates import Known
     from acms.recall.index import Ints, Segment
+    from acms.recall.index_cache import Indexes
     from acms.recall.rank import Ranking
 
 THREAD_ABOVE = 20_000
@@ -92,21 +93,11 @@ class Gathered:
         return self.units[-1].entries[-1].created_at if self.units else None
 
 
-async def labels(
-    storage: StorageBackend,
-    reader: Callable[[], Reader],
-    context: str,
-    at: int | None,
-    moment: datetime | None,
-) -> Labels:
-    """Return what the messages and summaries of a log have to say at a version and a moment.
-
-    The reader is not made where there are no facts: its indexes take long to load.
-    """
-    head = await storage.head(context)
-    if head.version == head.messages:
-        return UNLABELLED
-    return Labels(await reader().indexes.valid_times(context, head, version_of(head, at)), moment)
+async def labels(indexes: Indexes, context: str, version: int, moment: datetime | None) -> Labels:
+    """Return what the messages and summaries of a log have to say at a version and a moment."""
+    head = await indexes.storage.head(context)
+    made = head.version > head.messages
+    return Labels(await indexes.valid_times(context, head, version) if made else {}, moment)
 
 
 async def gather_all(storage: StorageBackend, context: str, at: int | None, stage: Stage = OPEN) -> Gathered:

@@ -98,7 +98,7 @@ class Ranked:
     stale: Stale = NONE
     #: Entries at its head that are no messages: what was made of them.
     made: int = 0
-    #: Its facts in force, by their places in the field, and when each of them is so.
+    #: Its facts in force, by version, and when each of them is so; beside them messages and summaries with a label.
     times: Mapping[int, Period] = given(default_factory=dict[int, Period])
     warnings: tuple[str, ...] = ()
 

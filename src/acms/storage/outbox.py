@@ -121,7 +121,7 @@ class Outbox:
         kinds = {draft.kind.value for draft in op.drafts}
         own = op.finish is not None and op.finish.job.kind == WEBHOOK
         # One that appends nothing is made for this: a job was settled that nobody follows any more.
-        changes = not own and bool(op.jobs or op.finish or not op.drafts)
+        changes = not own and bool(op.jobs or op.finish or (not op.drafts and op.tail is None))
         jobs: list[JobDraft] = []
         for id, wanted in (self._wanted or {}).items():
             name = f"{WEBHOOK}:{id}:{op.context}"
