@@ -39,6 +39,7 @@ from typing import Any, NamedTuple
 from request_frames import Script, chat, support
 from request_systems import SYSTEMS, Sample, replay
 
+from acms import ACMSConfig, RecallConfig
 from acms.errors import ACMSError
 from acms_eval import CachedEmbedder, load
 
@@ -99,7 +100,10 @@ def replayed(script: Script, options: argparse.Namespace) -> list[Sample]:
 
         embedder = CachedEmbedder(LocalEmbedder())
     chosen = [one for one in SYSTEMS if not options.systems or one.name in options.systems]
-    return asyncio.run(replay(script, chosen, options.budgets, embedder=embedder, progress=_step))
+    config = None if options.effort is None else ACMSConfig(recall=RecallConfig(effort=options.effort))
+    return asyncio.run(
+        replay(script, chosen, options.budgets, embedder=embedder, config=config, progress=_step)
+    )
 
 
 def run(found: Sequence[Script], options: argparse.Namespace) -> list[Sample]:
@@ -309,6 +313,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, metavar="N", help="the first conversations of each set only")
     parser.add_argument(
         "--turns", type=int, metavar="N", help="the first questions of each conversation only"
+    )
+    parser.add_argument(
+        "--effort", type=float, metavar="SHARE", help="of RecallConfig, instead of its default"
     )
     parser.add_argument("--embedder", choices=("none", "local"), default="none")
     parser.add_argument("--jobs", type=int, default=2)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from request_frames import Evidence, Message, Script, Turn
 
-from acms import ACMS, open_storage
+from acms import ACMS, ACMSConfig, open_storage
 from acms.acs import ACS
 from acms.codecs import OpenAIChat
 from acms.errors import ACMSError
@@ -377,7 +377,11 @@ def as_sent(message: Message) -> dict[str, Any]:
 
 
 def readers(
-    script: Script, systems: Sequence[System], budgets: Sequence[int], embedder: Embedder | None
+    script: Script,
+    systems: Sequence[System],
+    budgets: Sequence[int],
+    embedder: Embedder | None,
+    config: ACMSConfig | None,
 ) -> list[Reader]:
     """Open a session for all systems that only read, and one for each of the others at each budget."""
     together: dict[tuple[str, int], Render] = {}
@@ -390,7 +394,12 @@ def readers(
                 together[system.name, budget] = system.make()
     return [
         Reader(
-            ACMS(f"{script.name} {script.frame} {number}", open_storage("memory://"), embedder=embedder),
+            ACMS(
+                f"{script.name} {script.frame} {number}",
+                open_storage("memory://"),
+                embedder=embedder,
+                config=config,
+            ),
             renders,
         )
         for number, renders in enumerate(found)
@@ -404,11 +413,12 @@ async def replay(
     budgets: Sequence[int],
     *,
     embedder: Embedder | None = None,
+    config: ACMSConfig | None = None,
     progress: Callable[[], object] = lambda: None,
 ) -> list[Sample]:
     """Replay a script, and make a request of every system at every budget for each call of the model."""
     samples: list[Sample] = []
-    told = readers(script, systems, budgets, embedder)
+    told = readers(script, systems, budgets, embedder, config)
     try:
         for number, turn in enumerate(script.turns):
             for reader in told:
