@@ -195,13 +195,13 @@ async def test_a_reply_with_a_deadline_is_not_held_up(url: str) -> None:
 async def test_what_finds_no_room_in_the_queue_is_asked_of_the_store(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "QUEUED", 100)
+    monkeypatch.setattr(module, "QUEUED", 9 * module.ENTRY)
     embedder = Slow()
     async with asyncio.timeout(20), ACMS("s", open_storage(url), embedder) as session:
         assert await say(session, *(f"message m{n}" for n in range(8))) == "queued"
         assert await say(session, *(f"message n{n}" for n in range(30))) == "pending"
         assert session._shared.embedding is not None
-        assert session._shared.embedding._size <= 100
+        assert session._shared.embedding._size <= 9 * module.ENTRY
         assert embedder.gate is not None
         embedder.gate.set()
         async with asyncio.timeout(10):

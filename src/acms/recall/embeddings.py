@@ -89,7 +89,9 @@ BATCH = 64
 PASSAGE = 60
 """Characters of a passage, about: so many passages a queued entry counts for before it is read."""
 QUEUED = 4_000_000
-"""Characters of entries that may wait in the queue, some thousand messages; the store knows the others."""
+"""Characters that may wait in the queue, about two thousand short messages; the store knows the others."""
+ENTRY = 1_500
+"""Characters that an entry counts for in the queue beside its own: about what it takes of memory."""
 LULL = 0.05
 """Seconds without an append after which the queue is worked off: writers go first, and their texts go together."""
 POSTPONED = 1.0
@@ -141,7 +143,7 @@ class Embedding:
         #: Names everything that makes two vectors comparable.
         self.space = f"{self.model}/{self.dimension}/f16/{RECIPE}"
         self._queries: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
-        #: What was appended in this process and has no vectors yet, by log, and how many characters it has.
+        #: What was appended in this process and has no vectors yet, by log, and how many characters it counts for.
         self._queue: OrderedDict[str, deque[_Queued]] = OrderedDict()
         self._size = 0
         #: The newest entry of a log that waits or is being embedded.
@@ -194,7 +196,7 @@ class Embedding:
         "pending" when the store will be asked for them instead: the embedder has just failed, or too much waits.
         """
         loop = asyncio.get_running_loop()
-        size = sum([len(draft.content) for _, draft in drafts])
+        size = sum([ENTRY + len(draft.content) for _, draft in drafts])
         if loop.time() < self._not_before:
             return "pending"
         if context in self._overflowed or (self._size and self._size + size > QUEUED):
@@ -299,7 +301,7 @@ class Embedding:
             queue = self._queue[context]
             while queue and texts < BATCH:
                 item = queue.popleft()
-                self._size -= len(item.draft.content)
+                self._size -= ENTRY + len(item.draft.content)
                 texts += 1 + len(item.draft.content) // PASSAGE
                 taken.append(item)
             if not queue:
