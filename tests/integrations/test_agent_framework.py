@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from agent_framework import (
     FunctionInvocationLayer,
     Message,
 )
+from pydantic import BaseModel
 
 from acms import ACMS, TokenBudgetExceededError, open_storage
 from acms.integrations.agent_framework import ACMSHistoryProvider
@@ -148,6 +150,43 @@ async def test_messages_come_back_as_they_were_saved(storage: StorageBackend) ->
     assert (await history.get_messages("s"))[2].text == "No."
     assert await history.get_messages("other") == []
     await history.aclose()
+
+
+@pytest.mark.parametrize("arguments", ['{"host": "db1"}', '{"host": ', ""])
+async def test_what_was_edited_keeps_its_frame_whatever_the_arguments(tmp_path: Path, arguments: str) -> None:
+    async with Driver(f"sqlite:///{tmp_path}/m.db") as agent:
+        call = Content.from_function_call("c1", "disk", arguments=arguments)
+        messages = [
+            Message("user", ["Check."]),
+            Message("assistant", [call]),
+            Message("tool", [Content.from_function_result("c1", result="40 %")]),
+        ]
+        state = agent.session.state["acms"]
+        await agent.history.save_messages(agent.name, messages, state=state)
+        _, said, answer = await agent.memory.entries()
+        await agent.memory.replace(said.id, "I look.")
+        await agent.memory.replace(answer.id, "50 %")
+        await agent.turn("And now?")
+        for shown in (agent.seen[-1], await agent.kept()):
+            assert [one["contents"][0]["type"] for one in shown[:3]] == ["text", "text", "function_result"]
+            assert shown[1]["contents"][0]["text"] == "I look."
+            made = shown[1]["contents"][1]
+            assert (made["call_id"], made["name"], made["arguments"]) == ("c1", "disk", arguments or "{}")
+            assert [shown[2]["contents"][0][name] for name in ("call_id", "result")] == ["c1", "50 %"]
+
+
+async def test_arguments_of_any_kind_are_kept(storage: StorageBackend) -> None:
+    history = ACMSHistoryProvider(storage, budget=1000)
+    given = {"at": datetime(2026, 11, 1, tzinfo=UTC), "serial": b"\xff", "of": Disk(name="db1")}
+    call = Content.from_function_call("c1", "disk", arguments=given)
+    await history.save_messages("s", [Message("assistant", [call])])
+    (kept,) = await history.memory("s").entries()
+    assert kept.content == 'disk({"at": "2026-11-01T00:00:00Z", "serial": "_w==", "of": {"name": "db1"}})'
+    await history.aclose()
+
+
+class Disk(BaseModel):
+    name: str
 
 
 class Weather(ContextProvider):

@@ -30,6 +30,8 @@ __all__ = ["DIALECT", "ACMSHistory", "Piece", "dumped", "loaded", "pieces", "unk
 
 _KEPT = (ai.UserPromptPart, ai.ToolReturnPart, ai.RetryFeedbackPart)
 """Parts of requests that are kept; instructions, system prompts and notes of the framework are made anew."""
+_COUNTED = (ai.TextPart, ai.ThinkingPart, ai.ToolCallPart, ai.FilePart, ai.SpeechPart)
+"""Parts of responses that are counted by what is written of them, or as files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +165,8 @@ class _Dialect:
         given = message.message
         found = PER_MEDIUM * len(_files(given))
         for part in given.parts if isinstance(given, ai.ModelResponse) else ():
-            if not isinstance(part, ai.TextPart | ai.ToolCallPart | ai.FilePart | ai.SpeechPart):
-                found += counter.count(part.content if isinstance(part, ai.ThinkingPart) else str(part))
+            if not isinstance(part, _COUNTED):
+                found += counter.count(str(part))
         return found
 
 
