@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from acms import ACMS, ACMSConfig, PrivacyConfig, TokenBudgetExceededError, open_storage
 from acms.integrations.model_input import original
-from acms.integrations.pydantic_ai import ACMSHistory
+from acms.integrations.pydantic_ai import ACMSHistory, history
 from acms.integrations.pydantic_ai.history import DIALECT
 from tests.integrations import agent as script
 from tests.integrations.pages import run_example, run_page
@@ -155,6 +156,57 @@ async def test_a_history_that_is_passed_is_stored_once() -> None:
     answers = [one for one in model.seen[-1] if isinstance(one, ModelResponse)]
     assert answers
     assert all(one in history for one in answers)
+
+
+async def test_a_message_of_a_history_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[ModelMessage] = []
+    monkeypatch.setattr(
+        history, "_key", lambda message, key=history._key: read.append(message) or key(message)
+    )
+    model = Model()
+    async with ACMS("s", "memory://", None) as session:
+        made = agent(session, model)
+        said: list[ModelMessage] = []
+        for turn in range(10):
+            said = (await made.run(script.said(turn), message_history=said)).all_messages()
+    assert len(read) == len(said)
+
+
+async def test_a_history_that_was_changed_is_stored_again() -> None:
+    model = Model()
+    async with ACMS("s", "memory://", None) as session:
+        made = agent(session, model)
+        said = (await made.run("The floor is 3.")).all_messages()
+        said = (await made.run("Thanks.", message_history=said)).all_messages()
+        first = said[0]
+        assert isinstance(first, ModelRequest)
+        said[0] = replace(first, parts=[replace(first.parts[0], content="The floor is 4.")])
+        await made.run("Say it again.", message_history=said)
+        assert [entry.content for entry in await session.entries() if entry.role == "user"] == [
+            "The floor is 4.",
+            "Thanks.",
+            "Say it again.",
+        ]
+
+
+async def test_what_was_edited_keeps_its_frame() -> None:
+    model = Model(budget=4000)
+    async with ACMS("s", "memory://", None) as session:
+        made = agent(session, model)
+        await made.run(script.said(1))
+        _, call, answer, _ = await session.entries()
+        await session.replace(call.id, "I look.")
+        await session.replace(answer.id, "50 %")
+        await made.run("Say it again.")
+    call, answer = model.seen[-1][1:3]
+    text, called = call.parts
+    assert (text.content, called.tool_name, called.args_as_dict()) == ("I look.", "disk", {"host": "host-1"})
+    (returned,) = answer.parts
+    assert (returned.tool_name, returned.content, returned.tool_call_id) == (
+        "disk",
+        "50 %",
+        called.tool_call_id,
+    )
 
 
 async def test_what_was_edited_or_withheld_is_not_shown_as_it_was_made() -> None:

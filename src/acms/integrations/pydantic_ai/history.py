@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from json import dumps, loads
+from operator import is_
 from typing import Any
 
 from pydantic_ai import messages as ai
@@ -45,6 +46,21 @@ class Piece:
     whole: ai.ModelMessage | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The history that was stored last: it is not read and written again. A message is replaced, never changed."""
+
+    session: ACMS | None = None
+    messages: Sequence[ai.ModelMessage] = ()
+    known: dict[str, Piece] = field(default_factory=dict)
+    #: How many messages have the same key.
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def begins(self, messages: Sequence[ai.ModelMessage]) -> bool:
+        """Return whether it is what messages begin with."""
+        return len(messages) >= len(self.messages) and all(map(is_, self.messages, messages))
+
+
 @dataclass
 class ACMSHistory(AbstractCapability[AgentDepsT]):
     """Store every message in a session, and show the model its log within a token budget.
@@ -58,10 +74,7 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
     session: ACMS | Callable[[RunContext[AgentDepsT]], ACMS]
     budget: int
     codec: Codec = field(default_factory=lambda: OpenAIChat("gpt-5"))
-    #: What was stored last, and in which session: it is not written again.
-    _stored: tuple[ACMS | None, Mapping[str, Piece]] = field(
-        default=(None, {}), init=False, repr=False, compare=False
-    )
+    _stored: _Stored = field(default_factory=_Stored, init=False, repr=False, compare=False)
 
     async def prepare_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
@@ -74,7 +87,7 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
         request = Request(
             codec=self.codec,
             budget=self.budget,
-            query=_question(list(known.values())),
+            query=_question(known),
             instructions="\n\n".join(instructions),
             tools=[
                 Tool(name=one.name, description=one.description or "", parameters=one.parameters_json_schema)
@@ -102,16 +115,22 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
 
     async def _store(
         self, ctx: RunContext[AgentDepsT], messages: Sequence[ai.ModelMessage]
-    ) -> Mapping[str, Piece]:
-        """Store what is new of a history, and return its pieces by key. A message is replaced, never changed."""
+    ) -> dict[str, Piece]:
+        """Store what is new of a history, and return its pieces by key."""
         session = self._session(ctx)
-        last = self._stored[1] if self._stored[0] is session else {}
-        known = {piece.key: piece for piece in pieces(messages)}
-        new = [one for one in known.values() if one.key not in last or last[one.key].whole is not one.whole]
+        last = self._stored if self._stored.session is session else _Stored()
+        same = last if last.begins(messages) else _Stored()
+        seen = same.seen.copy()
+        found = {piece.key: piece for piece in pieces(messages[len(same.messages) :], seen)}
+        new = [
+            one
+            for key, one in found.items()
+            if key not in last.known or last.known[key].whole is not one.whole
+        ]
         if new:
             await session.sync([DIALECT.write(one) for one in new])
-        self._stored = session, known
-        return known
+        self._stored = _Stored(session, tuple(messages), {**same.known, **found}, seen)
+        return self._stored.known
 
 
 def _system(messages: Sequence[ai.ModelMessage]) -> list[ai.SystemPromptPart]:
@@ -126,9 +145,9 @@ def _system(messages: Sequence[ai.ModelMessage]) -> list[ai.SystemPromptPart]:
     return list(found.values())
 
 
-def _question(found: Sequence[Piece]) -> str:
+def _question(known: dict[str, Piece]) -> str:
     """Return what the user said last."""
-    for piece in reversed(found):
+    for piece in reversed(known.values()):
         if piece.message.kind == "request" and not isinstance(piece.message.parts[0], ai.ToolReturnPart):
             return "\n".join(part.text for part in DIALECT.write(piece)["parts"] if isinstance(part, Text))
     return ""
@@ -183,9 +202,12 @@ def loaded(message: Any) -> ai.ModelMessage:
     return ai.ModelMessagesTypeAdapter.validate_python([message])[0]
 
 
-def pieces(messages: Sequence[ai.ModelMessage]) -> list[Piece]:
-    """Return what of messages is kept, each under a key of its own: instructions are not, a run brings them anew."""
-    seen = Counter[str]()
+def pieces(messages: Sequence[ai.ModelMessage], seen: Counter[str] | None = None) -> list[Piece]:
+    """Return what of messages is kept, each under a key of its own: instructions are not, a run brings them anew.
+
+    `seen` counts the keys of what stands before them, and theirs are added.
+    """
+    seen = Counter() if seen is None else seen
     found: list[Piece] = []
     for message in messages:
         key = _key(message)
