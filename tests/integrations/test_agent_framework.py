@@ -52,6 +52,11 @@ def chat(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return found
 
 
+def _plain(message: Message) -> dict[str, Any]:
+    """Return a message without its author, which is noted when the run is over."""
+    return message.to_dict(exclude={"author_name"})
+
+
 def _arguments(call: Content) -> str:
     return call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments)
 
@@ -70,7 +75,7 @@ class Client(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
     ) -> Any:
         async def respond() -> ChatResponse:
-            self.driver.seen.append([one.to_dict() for one in messages])
+            self.driver.seen.append([_plain(one) for one in messages])
             sent = chat(messages)
             system = [{"role": "system", "content": options.get("instructions") or ""}]
             script.check([*system, *sent], self.budget, interrupted=self.driver.interrupted)
@@ -101,17 +106,18 @@ class Driver(script.Driver):
         self.session.state["acms"] = {"namespace": self.namespace}
 
     async def turn(self, text: str, id: str | None = None) -> str:
-        return (await self.agent.run(text, session=self.session)).text
+        asked = Message("user", [text], message_id=id)
+        answered = await self.agent.run(asked, session=self.session)
+        self.made += map(_plain, (asked, *answered.messages))
+        return answered.text
 
     @property
     def memory(self) -> ACMS:
         return self.history.memory(self.name, self.session.state["acms"])
 
     async def kept(self) -> list[Any]:
-        return [
-            one.to_dict()
-            for one in await self.history.get_messages(self.name, state=self.session.state["acms"])
-        ]
+        found = await self.history.get_messages(self.name, state=self.session.state["acms"])
+        return [_plain(one) for one in found]
 
     async def aclose(self) -> None:
         await self.history.aclose()

@@ -118,10 +118,13 @@ class Driver(script.Driver):
 
     async def turn(self, text: str, id: str | None = None) -> str:
         message = types.Content(role="user", parts=[types.Part(text=text)])
+        self.made.append(message.model_copy(deep=True))
         run = self.runner.run_async(user_id=self.namespace, session_id=self.name, new_message=message)
         answer = ""
         async for event in run:
-            answer = "".join(part.text or "" for part in (event.content and event.content.parts) or ())
+            assert event.content is not None
+            self.made.append(event.content.model_copy(deep=True))
+            answer = "".join(part.text or "" for part in event.content.parts or ())
         return answer
 
     async def kept(self) -> list[Any]:

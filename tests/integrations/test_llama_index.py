@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from copy import deepcopy
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,11 @@ class CheckedMemory(ACMSMemory):
     """Holds every list to what it must be before the agent adds what it has not handed over yet."""
 
     _interrupted: bool = PrivateAttr(default=False)
+    _made: list[Any] = PrivateAttr(default_factory=list)
+
+    async def aput_messages(self, messages: list[ChatMessage]) -> None:
+        self._made += deepcopy(messages)
+        await super().aput_messages(messages)
 
     async def aget(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:
         found = await super().aget(input, **kwargs)
@@ -94,7 +100,7 @@ class Driver(script.Driver):
         self.storage = open_storage(self.url)
         session = ACMS(self.name, self.storage, None, namespace=self.namespace)
         self.cache = CheckedMemory(session=session, budget=script.BUDGET)
-        self.cache._interrupted = self.interrupted
+        self.cache._interrupted, self.cache._made = self.interrupted, self.made
         self.model = Model(self.seen)
         llm = MockFunctionCallingLLM(response_generator=self.model, is_chat_model=True)
         self.agent = self.agent_class(llm=llm, tools=[script.disk], streaming=False)
