@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from agent_framework import (
 from pydantic import BaseModel
 
 from acms import ACMS, TokenBudgetExceededError, open_storage
+from acms.integrations import agent_framework
 from acms.integrations.agent_framework import ACMSHistoryProvider
 from acms.ports import StorageBackend
 from tests.integrations import agent as script
@@ -211,6 +213,25 @@ async def test_reasoning_and_other_providers_count(tmp_path: Path) -> None:
     async with Driver(url, "t", budget=20) as agent:
         with pytest.raises(TokenBudgetExceededError):
             await agent.turn("Hello?")
+
+
+async def test_a_message_is_written_once_for_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = Counter[str]()
+
+    def write(message: Message, *given: Any) -> dict[str, Any]:
+        written[message.text or message.to_json()] += 1
+        return once(message, *given)
+
+    async with Driver(f"sqlite:///{tmp_path}/m.db", budget=500, thought="Let me think. " * 8) as agent:
+        for turn in range(7):
+            await agent.turn(script.said(turn))
+        once = agent_framework._DIALECT.write
+        monkeypatch.setattr(agent_framework._DIALECT, "write", write)
+        asked = len(agent.seen)
+        await agent.turn(script.said(7))
+        assert max(written.values()) <= len(agent.seen) - asked + 1  # and once for storing it
 
 
 async def test_the_page_and_the_example_run_and_run_again(
