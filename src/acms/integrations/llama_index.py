@@ -13,17 +13,8 @@ from llama_index.core.agent.workflow import AgentOutput, FunctionAgent
 from llama_index.core.agent.workflow.workflow_events import ToolCallResult
 from llama_index.core.async_utils import asyncio_run
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.base.llms.types import (
-    AudioBlock,
-    ChatMessage,
-    DocumentBlock,
-    ImageBlock,
-    MessageRole,
-    TextBlock,
-    ThinkingBlock,
-    ToolCallBlock,
-    VideoBlock,
-)
+from llama_index.core.base.llms import types
+from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock, ToolCallBlock
 from llama_index.core.memory import BaseMemory, BaseMemoryBlock
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation
@@ -38,7 +29,7 @@ from acms.text.chat_messages import PER_MEDIUM
 
 __all__ = ["ACMSFunctionAgent", "ACMSMemory", "ACMSMemoryBlock", "ACMSRetriever"]
 
-_FILES = (ImageBlock, AudioBlock, VideoBlock, DocumentBlock)
+_FILES = (types.ImageBlock, types.AudioBlock, types.VideoBlock, types.DocumentBlock)
 
 
 class ACMSMemory(BaseMemory):
@@ -244,9 +235,9 @@ def _part(block: Any) -> list[Part]:
         return [
             ToolCall(block.tool_call_id or block.tool_name, block.tool_name, json_text(block.tool_kwargs))
         ]
-    if isinstance(block, ThinkingBlock):
+    if isinstance(block, types.ThinkingBlock):
         return [Reasoning(block.content)] if block.content else []
-    if isinstance(block, ImageBlock) and block.url:
+    if isinstance(block, types.ImageBlock) and block.url:
         return [Media(block.image_mimetype or "image/*", str(block.url))]
     if isinstance(block, _FILES):
         return [Text(f"[{block.block_type}: {getattr(block, 'url', None) or getattr(block, 'path', None)}]")]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from json import dumps, loads
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_ai import messages as ai
 from pydantic_ai.capabilities import AbstractCapability
@@ -31,34 +31,26 @@ __all__ = ["DIALECT", "ACMSHistory", "Piece", "dumped", "loaded", "pieces", "unk
 
 _KEPT = (ai.UserPromptPart, ai.ToolReturnPart, ai.RetryFeedbackPart)
 """Parts of requests that are kept; instructions, system prompts and notes of the framework are made anew."""
-_COUNTED = (ai.TextPart, ai.ThinkingPart, ai.ToolCallPart, ai.FilePart, ai.SpeechPart)
-"""Parts of responses that are counted by what is written of them, or as files."""
+_COUNTED = (*_KEPT, ai.TextPart, ai.ThinkingPart, ai.ToolCallPart, ai.FilePart, ai.SpeechPart)
+"""Parts that are counted by what is written of them, or as files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """A response, or one part of a request: what is one message of a log."""
 
     key: str
     #: A request has one part here.
     message: ai.ModelMessage
-    #: The message it is a part of, where it is at hand.
-    whole: ai.ModelMessage | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """The history that was stored last: it is not read and written again. A message is replaced, never changed."""
+class _Stored(NamedTuple):
+    """The history that was stored last: what goes on behind it is new. A message is replaced, never changed."""
 
     session: ACMS | None = None
     messages: Sequence[ai.ModelMessage] = ()
-    known: dict[str, Piece] = field(default_factory=dict)
+    known: Mapping[str, Piece] = {}
     #: How many messages have the same key.
-    seen: Counter[str] = field(default_factory=Counter)
-
-    def begins(self, messages: Sequence[ai.ModelMessage]) -> bool:
-        """Return whether it is what messages begin with."""
-        return len(messages) >= len(self.messages) and all(map(is_, self.messages, messages))
+    seen: Mapping[str, int] = {}
 
 
 @dataclass
@@ -74,7 +66,7 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
     session: ACMS | Callable[[RunContext[AgentDepsT]], ACMS]
     budget: int
     codec: Codec = field(default_factory=lambda: OpenAIChat("gpt-5"))
-    _stored: _Stored = field(default_factory=_Stored, init=False, repr=False, compare=False)
+    _stored: _Stored = field(default=_Stored(), init=False, repr=False, compare=False)
 
     async def prepare_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
@@ -119,18 +111,16 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
         """Store what is new of a history, and return its pieces by key."""
         session = self._session(ctx)
         last = self._stored if self._stored.session is session else _Stored()
-        same = last if last.begins(messages) else _Stored()
-        seen = same.seen.copy()
+        grown = len(messages) >= len(last.messages) and all(map(is_, messages, last.messages))
+        same = last if grown else _Stored()
+        seen = Counter(same.seen)
         found = {piece.key: piece for piece in pieces(messages[len(same.messages) :], seen)}
-        new = [
-            one
-            for key, one in found.items()
-            if key not in last.known or last.known[key].whole is not one.whole
-        ]
+        new = [one for key, one in found.items() if last.known.get(key) != one]
         if new:
             await session.sync([DIALECT.write(one) for one in new])
-        self._stored = _Stored(session, tuple(messages), {**same.known, **found}, seen)
-        return self._stored.known
+        known = {**same.known, **found}
+        self._stored = _Stored(session, tuple(messages), known, seen)
+        return known
 
 
 def _system(messages: Sequence[ai.ModelMessage]) -> list[ai.SystemPromptPart]:
@@ -182,11 +172,8 @@ class _Dialect:
 
     def unseen(self, message: Piece, counter: TokenCounter) -> int:
         given = message.message
-        found = PER_MEDIUM * len(_files(given))
-        for part in given.parts if isinstance(given, ai.ModelResponse) else ():
-            if not isinstance(part, _COUNTED):
-                found += counter.count(str(part))
-        return found
+        others = [str(part) for part in given.parts if not isinstance(part, _COUNTED)]
+        return PER_MEDIUM * len(_files(given)) + sum(map(counter.count, others))
 
 
 DIALECT = _Dialect()
@@ -214,13 +201,11 @@ def pieces(messages: Sequence[ai.ModelMessage], seen: Counter[str] | None = None
         seen[key] += 1
         key = key if seen[key] == 1 else f"{key}:{seen[key]}"
         if isinstance(message, ai.ModelResponse):
-            found.append(Piece(key, message, message))
+            found.append(Piece(key, message))
             continue
         for index, part in enumerate(message.parts):
             if isinstance(part, _KEPT):
-                found.append(
-                    Piece(f"{key}/{index}", replace(message, parts=[part], instructions=None), message)
-                )
+                found.append(Piece(f"{key}/{index}", replace(message, parts=[part], instructions=None)))
     return found
 
 
