@@ -172,7 +172,7 @@ class _Dialect:
         role = Role(message.role)
         parts = [part for content in message.contents for part in _part(content, role)]
         if not any(content.type == "data" for content in message.contents):
-            parts.append(Raw(self.vendor, message.to_json()))
+            parts.append(Raw(self.vendor, json_text(message.to_dict())))
         return {"role": role, "parts": parts or [Text("")], **({"key": key} if key else {})}
 
     def read(self, json: str) -> Message:

@@ -142,7 +142,7 @@ class ACMSSessionService(BaseSessionService):
         if known and row.data["updated"] >= event.timestamp:
             return event
         self._apply_temp_state(session, event)
-        self._trim_temp_delta_state(event)
+        event = self._trim_temp_delta_state(event)
         app, user, own = _split(event.actions.state_delta)
         if not known:
             await _store(memory, event)
