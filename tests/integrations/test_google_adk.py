@@ -122,9 +122,9 @@ class Driver(script.Driver):
         run = self.runner.run_async(user_id=self.namespace, session_id=self.name, new_message=message)
         answer = ""
         async for event in run:
-            assert event.content is not None
-            self.made.append(event.content.model_copy(deep=True))
-            answer = "".join(part.text or "" for part in event.content.parts or ())
+            if event.content is not None:  # an error has none
+                self.made.append(event.content.model_copy(deep=True))
+                answer = "".join(part.text or "" for part in event.content.parts or ())
         return answer
 
     async def kept(self) -> list[Any]:
