@@ -24,7 +24,7 @@ import pytest
 from acms import ACMS, BPETokenCounter
 from acms.erasure import erase_subject
 from acms.model import ToolCall
-from acms.text.chat_messages import NO_RESULT, tokens
+from acms.text.chat_messages import NO_RESULT, RECALLED, tokens
 
 ROOT = Path(__file__).parents[2]
 TURNS = 200
@@ -151,6 +151,8 @@ class Driver(ABC):
         self.interrupted = interrupted
         #: What the model was shown, as messages of the framework without its instructions.
         self.seen: list[Sequence[Any]] = []
+        #: What the framework itself has made in the session, in the form of `seen`, before ACMS had a hand in it.
+        self.made: list[Any] = []
 
     async def __aenter__(self) -> Self:
         return self
@@ -180,9 +182,18 @@ class Driver(ABC):
         await erase_subject(self.memory.storage, namespace=self.namespace, verify=True)
 
     async def check_ids(self) -> None:
-        """Hold what was shown last to what is kept: all but what ACMS wrote is the same."""
-        kept, shown = await self.kept(), self.seen[-1]
-        assert len([one for one in shown if one in kept]) >= len(shown) - 3
+        """Hold what is kept, and what was shown of late, to what the framework made: ids and all.
+
+        Nothing else is kept, and nothing else is shown but what ACMS says that it wrote.
+        """
+        kept = await self.kept()
+        lost = [one for one in self.made if one not in kept]
+        assert not lost, lost
+        shown = [one for messages in self.seen[-9:] for one in messages]
+        other = [one for one in (*kept, *shown) if one not in self.made]
+        marks = RECALLED[0].strip(), NO_RESULT
+        other = [one for one in other if not any(mark in str(one) for mark in marks)]
+        assert not other, other
 
     async def said(self) -> list[tuple[str, str]]:
         """Return the role and the text of every message of the log, a call of a tool without its text."""
@@ -215,6 +226,7 @@ class Story:
     async def test_a_killed_run_goes_on_where_it_was(self, tmp_path: Path) -> None:
         done = await asyncio.to_thread(killed, self.driver.__module__, _url(tmp_path), 6)
         async with self.driver(_url(tmp_path), interrupted=True) as agent:
+            agent.made += await agent.kept()
             for turn in range(done + 1, done + 4):
                 await agent.turn(said(turn), f"u{turn}")
             found = await agent.said()
@@ -228,6 +240,7 @@ class Story:
                 await agent.turn(said(turn), f"u{turn}")
             await (await agent.memory.fork(session_id="fork")).close()
             async with self.driver(_url(tmp_path), "fork") as fork:
+                fork.made += agent.made
                 assert await fork.turn(QUESTION, "q") == "It is marzipan-4711."
                 assert (await fork.said())[:-2] == expected(0, 4)
                 await fork.check_ids()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ from agent_framework import (
     FunctionInvocationLayer,
     Message,
 )
+from pydantic import BaseModel
 
 from acms import ACMS, TokenBudgetExceededError, open_storage
+from acms.integrations import agent_framework
 from acms.integrations.agent_framework import ACMSHistoryProvider
 from acms.ports import StorageBackend
 from tests.integrations import agent as script
@@ -50,6 +54,11 @@ def chat(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return found
 
 
+def _plain(message: Message) -> dict[str, Any]:
+    """Return a message without its author, which is noted when the run is over."""
+    return message.to_dict(exclude={"author_name"})
+
+
 def _arguments(call: Content) -> str:
     return call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments)
 
@@ -68,7 +77,7 @@ class Client(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
     ) -> Any:
         async def respond() -> ChatResponse:
-            self.driver.seen.append([one.to_dict() for one in messages])
+            self.driver.seen.append([_plain(one) for one in messages])
             sent = chat(messages)
             system = [{"role": "system", "content": options.get("instructions") or ""}]
             script.check([*system, *sent], self.budget, interrupted=self.driver.interrupted)
@@ -99,17 +108,18 @@ class Driver(script.Driver):
         self.session.state["acms"] = {"namespace": self.namespace}
 
     async def turn(self, text: str, id: str | None = None) -> str:
-        return (await self.agent.run(text, session=self.session)).text
+        asked = Message("user", [text], message_id=id)
+        answered = await self.agent.run(asked, session=self.session)
+        self.made += map(_plain, (asked, *answered.messages))
+        return answered.text
 
     @property
     def memory(self) -> ACMS:
         return self.history.memory(self.name, self.session.state["acms"])
 
     async def kept(self) -> list[Any]:
-        return [
-            one.to_dict()
-            for one in await self.history.get_messages(self.name, state=self.session.state["acms"])
-        ]
+        found = await self.history.get_messages(self.name, state=self.session.state["acms"])
+        return [_plain(one) for one in found]
 
     async def aclose(self) -> None:
         await self.history.aclose()
@@ -150,6 +160,43 @@ async def test_messages_come_back_as_they_were_saved(storage: StorageBackend) ->
     await history.aclose()
 
 
+@pytest.mark.parametrize("arguments", ['{"host": "db1"}', '{"host": ', ""])
+async def test_what_was_edited_keeps_its_frame_whatever_the_arguments(tmp_path: Path, arguments: str) -> None:
+    async with Driver(f"sqlite:///{tmp_path}/m.db") as agent:
+        call = Content.from_function_call("c1", "disk", arguments=arguments)
+        messages = [
+            Message("user", ["Check."]),
+            Message("assistant", [call]),
+            Message("tool", [Content.from_function_result("c1", result="40 %")]),
+        ]
+        state = agent.session.state["acms"]
+        await agent.history.save_messages(agent.name, messages, state=state)
+        _, said, answer = await agent.memory.entries()
+        await agent.memory.replace(said.id, "I look.")
+        await agent.memory.replace(answer.id, "50 %")
+        await agent.turn("And now?")
+        for shown in (agent.seen[-1], await agent.kept()):
+            assert [one["contents"][0]["type"] for one in shown[:3]] == ["text", "text", "function_result"]
+            assert shown[1]["contents"][0]["text"] == "I look."
+            made = shown[1]["contents"][1]
+            assert (made["call_id"], made["name"], made["arguments"]) == ("c1", "disk", arguments or "{}")
+            assert [shown[2]["contents"][0][name] for name in ("call_id", "result")] == ["c1", "50 %"]
+
+
+async def test_arguments_of_any_kind_are_kept(storage: StorageBackend) -> None:
+    history = ACMSHistoryProvider(storage, budget=1000)
+    given = {"at": datetime(2026, 11, 1, tzinfo=UTC), "serial": b"\xff", "of": Disk(name="db1")}
+    call = Content.from_function_call("c1", "disk", arguments=given)
+    await history.save_messages("s", [Message("assistant", [call])])
+    (kept,) = await history.memory("s").entries()
+    assert kept.content == 'disk({"at": "2026-11-01T00:00:00Z", "serial": "_w==", "of": {"name": "db1"}})'
+    await history.aclose()
+
+
+class Disk(BaseModel):
+    name: str
+
+
 class Weather(ContextProvider):
     async def before_run(self, *, context: Any, **given: Any) -> None:
         context.extend_messages(self, [Message("user", ["It rains today. " * 10])])
@@ -166,6 +213,25 @@ async def test_reasoning_and_other_providers_count(tmp_path: Path) -> None:
     async with Driver(url, "t", budget=20) as agent:
         with pytest.raises(TokenBudgetExceededError):
             await agent.turn("Hello?")
+
+
+async def test_a_message_is_written_once_for_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = Counter[str]()
+
+    def write(message: Message, *given: Any) -> dict[str, Any]:
+        written[message.text or message.to_json()] += 1
+        return once(message, *given)
+
+    async with Driver(f"sqlite:///{tmp_path}/m.db", budget=500, thought="Let me think. " * 8) as agent:
+        for turn in range(7):
+            await agent.turn(script.said(turn))
+        once = agent_framework._DIALECT.write
+        monkeypatch.setattr(agent_framework._DIALECT, "write", write)
+        asked = len(agent.seen)
+        await agent.turn(script.said(7))
+        assert max(written.values()) <= len(agent.seen) - asked + 1  # and once for storing it
 
 
 async def test_the_page_and_the_example_run_and_run_again(

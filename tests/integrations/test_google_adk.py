@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig
+from google.adk.sessions.session import Session
 from google.genai import types
+from pydantic import BaseModel
 
-from acms import ACMS, TokenBudgetExceededError, open_storage
+from acms import ACMS, TokenBudgetExceededError, ValidationError, open_storage
 from acms.integrations.google_adk import ACMSMemoryService, ACMSPlugin, ACMSSessionService
 from acms.kv import open_kv
 from tests.integrations import agent as script
@@ -115,10 +118,13 @@ class Driver(script.Driver):
 
     async def turn(self, text: str, id: str | None = None) -> str:
         message = types.Content(role="user", parts=[types.Part(text=text)])
+        self.made.append(message.model_copy(deep=True))
         run = self.runner.run_async(user_id=self.namespace, session_id=self.name, new_message=message)
         answer = ""
         async for event in run:
-            answer = "".join(part.text or "" for part in (event.content and event.content.parts) or ())
+            if event.content is not None:  # an error has none
+                self.made.append(event.content.model_copy(deep=True))
+                answer = "".join(part.text or "" for part in event.content.parts or ())
         return answer
 
     async def kept(self) -> list[Any]:
@@ -181,6 +187,119 @@ async def test_what_was_edited_is_shown_as_it_is_now(tmp_path: Path) -> None:
         kept = await agent.sessions.get_session(**agent.where)
         assert kept is not None
         assert kept.events[0].content.parts[0].text == "The floor is 4."
+
+
+class Disk(BaseModel):
+    checked: datetime
+    serial: bytes
+
+
+def answered(id: str, given: Any, **more: Any) -> Event:
+    answer = types.FunctionResponse(id="c1", name="disk", response={"result": given})
+    content = types.Content(role="user", parts=[types.Part(function_response=answer)])
+    return Event(id=id, author="keeper", content=content, **more)
+
+
+def called(id: str) -> Event:
+    call = types.FunctionCall(id="c1", name="disk", args={"host": "db1"})
+    content = types.Content(role="model", parts=[types.Part(function_call=call)])
+    return Event(id=id, author="keeper", content=content)
+
+
+async def begun(sessions: BaseSessionService, *events: Event) -> Session:
+    session = await sessions.create_session(**ANA, session_id="s")
+    for event in events:
+        await sessions.append_event(session, event)
+    return session
+
+
+async def loaded(sessions: BaseSessionService) -> Session:
+    found = await sessions.get_session(**ANA, session_id="s")
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        Disk(checked=datetime(2026, 11, 1, tzinfo=UTC), serial=b"\xff\0"),
+        {"disks": [datetime(2026, 11, 1, tzinfo=UTC), {1}, float("nan"), object(), b"\xff"]},
+        "40 %\0 of \udcff",
+    ],
+)
+async def test_an_answer_of_any_kind_is_kept_with_its_state(sessions: ACMSSessionService, given: Any) -> None:
+    event = answered("e2", given, actions=EventActions(state_delta={"seen": 1, "temp:x": object()}))
+    session = await begun(sessions, called("e1"), event)
+    found = await loaded(sessions)
+    assert [one.id for one in found.events] == ["e1", "e2"]
+    assert found.state == {"seen": 1}
+    assert found.events[1].content.role == "user"
+    (answer,) = found.events[1].get_function_responses()
+    assert (answer.id, answer.name) == ("c1", "disk")
+    assert str(answer.response["result"]).count("40 %") == str(given).count("40 %")
+    await sessions.append_event(session, event)
+    assert len((await loaded(sessions)).events) == len(session.events) == 2
+
+
+async def test_no_state_changes_without_its_event(
+    sessions: ACMSSessionService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await begun(sessions)
+    state = {"a": 1, "app:a": 1, "user:a": 1}
+    with pytest.raises(ValidationError):
+        await sessions.append_event(
+            session, Event(id="e1", author="x" * 2_000_000, actions=EventActions(state_delta=dict(state)))
+        )
+    assert session.state == (await loaded(sessions)).state == {}
+    event = said("e2", "Hello.")
+    event.actions.state_delta = state
+    with monkeypatch.context() as patch:
+        patch.setattr(sessions, "_change", broken)
+        with pytest.raises(OSError, match="the state"):
+            await sessions.append_event(session, event)
+    assert (await loaded(sessions)).events == [event]
+    for _ in range(2):
+        await sessions.append_event(session, event)
+        assert session.state == (await loaded(sessions)).state == state
+        assert session.events == (await loaded(sessions)).events == [event]
+
+
+async def broken(*given: Any) -> None:
+    raise OSError("the state cannot be reached")
+
+
+async def test_what_was_edited_keeps_its_frame(sessions: ACMSSessionService) -> None:
+    await begun(sessions, called("e1"), answered("e2", "40 %"))
+    memory = sessions.memory(**ANA, session_id="s")
+    call, answer = await memory.entries()
+    await memory.replace(call.id, "I look.")
+    await memory.replace(answer.id, "50 %")
+    call, answer = (await loaded(sessions)).events
+    assert (call.id, call.author, call.content.parts[0].text) == ("e1", "keeper", "I look.")
+    assert [(one.id, one.name, one.args) for one in call.get_function_calls()] == [
+        ("c1", "disk", {"host": "db1"})
+    ]
+    (found,) = answer.get_function_responses()
+    assert (answer.id, found.id, found.name, found.response) == ("e2", "c1", "disk", {"result": "50 %"})
+    recent = await sessions.get_session(**ANA, session_id="s", config=GetSessionConfig(num_recent_events=1))
+    assert recent is not None
+    assert recent.events == [answer]
+
+
+@pytest.mark.parametrize("arguments", ['{"host": ', '"db1"', ""])
+async def test_broken_arguments_break_no_session(tmp_path: Path, arguments: str) -> None:
+    async with Driver(f"sqlite:///{tmp_path}/m.db") as agent:
+        await agent.turn("Hello?")
+        calls = [{"id": "c1", "function": {"name": "disk", "arguments": arguments}}]
+        await agent.memory.ingest("user", "Check.")
+        await agent.memory.ingest("assistant", "", tool_calls=calls)
+        await agent.memory.ingest("tool", "40 %", tool_call_id="c1")
+        await agent.turn("And now?")
+        found = await agent.sessions.get_session(**agent.where)
+        assert found is not None
+        for contents in (agent.model.seen[-1], [event.content for event in found.events]):
+            (call,) = [part.function_call for one in contents for part in one.parts if part.function_call]
+            assert call.args == {"arguments": arguments}
 
 
 # ── beside the services in memory ───────────────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from copy import deepcopy
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from llama_index.core.memory import Memory
 from pydantic import PrivateAttr
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from acms import ACMS, TokenBudgetExceededError, open_storage
+from acms import ACMS, TokenBudgetExceededError, ValidationError, open_storage
 from acms.integrations.llama_index import ACMSFunctionAgent, ACMSMemory, ACMSMemoryBlock, ACMSRetriever
 from tests.integrations import agent as script
 from tests.integrations.pages import run_example, run_page
@@ -78,6 +80,11 @@ class CheckedMemory(ACMSMemory):
     """Holds every list to what it must be before the agent adds what it has not handed over yet."""
 
     _interrupted: bool = PrivateAttr(default=False)
+    _made: list[Any] = PrivateAttr(default_factory=list)
+
+    async def aput_messages(self, messages: list[ChatMessage]) -> None:
+        self._made += deepcopy(messages)
+        await super().aput_messages(messages)
 
     async def aget(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:
         found = await super().aget(input, **kwargs)
@@ -93,7 +100,7 @@ class Driver(script.Driver):
         self.storage = open_storage(self.url)
         session = ACMS(self.name, self.storage, None, namespace=self.namespace)
         self.cache = CheckedMemory(session=session, budget=script.BUDGET)
-        self.cache._interrupted = self.interrupted
+        self.cache._interrupted, self.cache._made = self.interrupted, self.made
         self.model = Model(self.seen)
         llm = MockFunctionCallingLLM(response_generator=self.model, is_chat_model=True)
         self.agent = self.agent_class(llm=llm, tools=[script.disk], streaming=False)
@@ -187,6 +194,57 @@ def test_messages_come_back_as_they_were_put_also_without_a_loop() -> None:
     assert memory.get() == memory.get_all() == []
     memory.put(MESSAGES[1])
     assert memory.get_all() == [MESSAGES[1]]
+
+
+async def test_a_list_is_put_whole_or_not_at_all() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        memory = ACMSMemory(session=session, budget=4000)
+        unkept = ChatMessage(role="user", content="half\0a word")
+        for put in (memory.put_messages, memory.aput_messages, memory.set, memory.aset):
+            with pytest.raises(ValidationError):
+                await resolved(put([MESSAGES[1], unkept]))
+            assert await memory.aget_all() == []
+
+
+async def resolved(given: Any) -> Any:
+    return await given if isawaitable(given) else given
+
+
+async def test_setting_and_resetting_need_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: Any, **more: Any) -> Any:
+        raise AssertionError("a thread is used")
+
+    async with ACMS("s", "memory://", None) as session:
+        memory = ACMSMemory(session=session, budget=4000)
+        with monkeypatch.context() as patch:
+            patch.setattr("asyncio.to_thread", refuse)
+            await memory.aput_messages(MESSAGES)
+            twice = [MESSAGES[3], MESSAGES[1], MESSAGES[3]]
+            for some in (MESSAGES[3:], MESSAGES[:3], twice, MESSAGES[6:], [], MESSAGES, MESSAGES[::-1][:2]):
+                for _ in range(2):
+                    await memory.aset(some)
+                    assert await memory.aget_all() == some
+            changed = ToolCallBlock(tool_call_id="c2", tool_name="disk", tool_kwargs={"host": "db2"})
+            called = MESSAGES[4].model_copy(update={"blocks": [changed], "additional_kwargs": {}})
+            for last in (MESSAGES[4], called):
+                await memory.aset([MESSAGES[1], last])
+                assert await memory.aget_all() == [MESSAGES[1], last]
+            await memory.areset()
+            assert await memory.aget_all() == []
+
+
+async def test_what_was_edited_keeps_its_frame() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        memory = ACMSMemory(session=session, budget=4000)
+        await memory.aput_messages(MESSAGES[3:6])
+        _, call, answer = await session.entries()
+        await session.replace(call.id, "I look.")
+        await session.replace(answer.id, "db2")
+        for _, call, answer in (await memory.aget_all(), await memory.aget("And?")):
+            text, called = call.blocks
+            assert text == TextBlock(text="I look.")
+            assert (called.tool_call_id, called.tool_name, called.tool_kwargs) == ("c1", "disk", "{}")
+            assert (answer.content, answer.additional_kwargs["tool_call_id"]) == ("db2", "c1")
 
 
 async def test_a_memory_is_never_over_its_budget() -> None:

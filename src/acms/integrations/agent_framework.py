@@ -10,7 +10,6 @@ Every request to the model, also those between calls of tools, is made of the lo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from json import loads
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -28,7 +27,7 @@ from agent_framework import (
 from acms.codecs import OpenAIChat
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
-from acms.integrations.model_input import Made, Request, Sessions, as_made, json_text, model_input, reasoning
+from acms.integrations.model_input import Made, Request, Sessions, as_made, json_text, model_input
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, StorageBackend, TokenCounter
 from acms.prompt_types import Tool
@@ -80,7 +79,7 @@ class ACMSHistoryProvider(HistoryProvider):
         self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
     ) -> list[Message]:
         """Return all messages in force as they were saved; of one that was edited or withheld what is shown of it."""
-        return [as_made(entry, _DIALECT) for entry in await self.memory(session_id, state).entries()]
+        return as_made(await self.memory(session_id, state).entries(), _DIALECT)
 
     async def save_messages(
         self,
@@ -173,7 +172,7 @@ class _Dialect:
         role = Role(message.role)
         parts = [part for content in message.contents for part in _part(content, role)]
         if not any(content.type == "data" for content in message.contents):
-            parts.append(Raw(self.vendor, message.to_json()))
+            parts.append(Raw(self.vendor, json_text(message.to_dict())))
         return {"role": role, "parts": parts or [Text("")], **({"key": key} if key else {})}
 
     def read(self, json: str) -> Message:
@@ -187,12 +186,11 @@ class _Dialect:
             return Message("tool", answers)
         contents: list[Content | str] = [said.text] if said.text else []
         for one in said.calls:
-            contents.append(Content.from_function_call(one.call_id, one.name, arguments=loads(one.arguments)))
+            contents.append(Content.from_function_call(one.call_id, one.name, arguments=one.arguments))
         return Message(said.role.value, contents)
 
     def unseen(self, message: Message, counter: TokenCounter) -> int:
-        files = sum(one.type == "data" for one in message.contents)
-        return reasoning(self.write(message), counter) + PER_MEDIUM * files
+        return PER_MEDIUM * sum(one.type == "data" for one in message.contents)
 
 
 _DIALECT = _Dialect()

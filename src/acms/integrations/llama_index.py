@@ -13,23 +13,14 @@ from llama_index.core.agent.workflow import AgentOutput, FunctionAgent
 from llama_index.core.agent.workflow.workflow_events import ToolCallResult
 from llama_index.core.async_utils import asyncio_run
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.base.llms.types import (
-    AudioBlock,
-    ChatMessage,
-    DocumentBlock,
-    ImageBlock,
-    MessageRole,
-    TextBlock,
-    ThinkingBlock,
-    ToolCallBlock,
-    VideoBlock,
-)
+from llama_index.core.base.llms import types
+from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock, ToolCallBlock
 from llama_index.core.memory import BaseMemory, BaseMemoryBlock
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation
 
 from acms.codecs import OpenAIChat
-from acms.integrations.model_input import Made, Request, as_made, json_text, model_input, reasoning, scope_of
+from acms.integrations.model_input import Made, Request, as_made, json_text, model_input, scope_of
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
 from acms.results import ContextItems
@@ -38,7 +29,7 @@ from acms.text.chat_messages import PER_MEDIUM
 
 __all__ = ["ACMSFunctionAgent", "ACMSMemory", "ACMSMemoryBlock", "ACMSRetriever"]
 
-_FILES = (ImageBlock, AudioBlock, VideoBlock, DocumentBlock)
+_FILES = (types.ImageBlock, types.AudioBlock, types.VideoBlock, types.DocumentBlock)
 
 
 class ACMSMemory(BaseMemory):
@@ -75,7 +66,7 @@ class ACMSMemory(BaseMemory):
 
     async def aget_all(self) -> list[ChatMessage]:
         """Return all messages in force as they were put; of one that was edited or withheld what is shown of it."""
-        return [as_made(entry, _DIALECT) for entry in await self.session.entries()]
+        return as_made(await self.session.entries(), _DIALECT)
 
     async def aput(self, message: ChatMessage) -> None:
         """Append a message."""
@@ -86,6 +77,18 @@ class ACMSMemory(BaseMemory):
         if messages:
             await self.session.ingest_many([_DIALECT.write(message) for message in messages])
 
+    async def aset(self, messages: list[ChatMessage]) -> None:
+        """Make the session hold just these messages: what is missing is retracted, and history keeps it."""
+        done = await self.session.sync([_DIALECT.write(one) for one in messages], gone="retract")
+        held = {*done.unchanged, *done.appended, *done.replaced}
+        for entry in await self.session.entries():  # what stood before them
+            if entry.id not in held:
+                await self.session.retract(entry.id, reason="set", alone=True)
+
+    async def areset(self) -> None:
+        """Put all messages out of force. History keeps them: `acms.erasure` erases."""
+        await self.session.clear()
+
     def get(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:
         """Return what the model is shown; see `aget`."""
         return asyncio_run(self.aget(input))
@@ -95,16 +98,20 @@ class ACMSMemory(BaseMemory):
         return asyncio_run(self.aget_all())
 
     def put(self, message: ChatMessage) -> None:
-        """Append a message."""
+        """Append a message; see `aput`."""
         asyncio_run(self.aput(message))
 
+    def put_messages(self, messages: list[ChatMessage]) -> None:
+        """Append messages; see `aput_messages`."""
+        asyncio_run(self.aput_messages(messages))
+
     def set(self, messages: list[ChatMessage]) -> None:
-        """Make the session hold just these messages: what is missing is retracted, and history keeps it."""
-        asyncio_run(self.session.sync([_DIALECT.write(one) for one in messages], gone="retract"))
+        """Make the session hold just these messages; see `aset`."""
+        asyncio_run(self.aset(messages))
 
     def reset(self) -> None:
-        """Put all messages out of force. History keeps them: `acms.erasure` erases."""
-        asyncio_run(self.session.clear())
+        """Put all messages out of force; see `areset`."""
+        asyncio_run(self.areset())
 
 
 class ACMSFunctionAgent(FunctionAgent):
@@ -217,7 +224,7 @@ class _Dialect:
         return ChatMessage(role=MessageRole(said.role.value), blocks=blocks, additional_kwargs=more)
 
     def unseen(self, message: ChatMessage, counter: TokenCounter) -> int:
-        return reasoning(self.write(message), counter) + PER_MEDIUM * _bytes(message.blocks)
+        return PER_MEDIUM * _bytes(message.blocks)
 
 
 _DIALECT = _Dialect()
@@ -228,9 +235,9 @@ def _part(block: Any) -> list[Part]:
         return [
             ToolCall(block.tool_call_id or block.tool_name, block.tool_name, json_text(block.tool_kwargs))
         ]
-    if isinstance(block, ThinkingBlock):
+    if isinstance(block, types.ThinkingBlock):
         return [Reasoning(block.content)] if block.content else []
-    if isinstance(block, ImageBlock) and block.url:
+    if isinstance(block, types.ImageBlock) and block.url:
         return [Media(block.image_mimetype or "image/*", str(block.url))]
     if isinstance(block, _FILES):
         return [Text(f"[{block.block_type}: {getattr(block, 'url', None) or getattr(block, 'path', None)}]")]

@@ -8,9 +8,10 @@ wrote itself (recalled text, a summary, a message that was cut, edited or redact
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from json import dumps
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from json import dumps, loads
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from acms.config import ACMSConfig
 from acms.errors import EntryNotFoundError, FitError, TokenBudgetExceededError
@@ -27,13 +28,15 @@ __all__ = [
     "Sessions",
     "StateMemory",
     "as_made",
+    "json_object",
     "json_text",
+    "made_of",
     "model_input",
     "original",
     "raw_of",
-    "reasoning",
     "says",
     "scope_of",
+    "storable",
 ]
 
 M = TypeVar("M")
@@ -73,7 +76,7 @@ class Dialect(Protocol[M]):
         ...
 
     def unseen(self, message: M, counter: TokenCounter) -> int:
-        """Count what of a message is sent and is nothing to the codec, such as reasoning and bytes."""
+        """Count what of a message is sent besides what was written, such as bytes."""
         ...
 
 
@@ -116,11 +119,18 @@ class Request:
     tools: Sequence[Tool] = ()
 
 
-class _Sourced(NamedTuple):
+class _Original(NamedTuple, Generic[M]):
+    """A message of the framework, and the parts it is written with."""
+
+    message: M
+    parts: Sequence[Part]
+
+
+class _Sourced(NamedTuple, Generic[M]):
     """One message of a request, and the framework's own ones that say it; none when ACMS wrote it."""
 
     message: PromptMessage
-    originals: Sequence[Any] = ()
+    originals: Sequence[_Original[M]] = ()
 
 
 async def model_input(
@@ -139,6 +149,7 @@ async def model_input(
         request = replace(request, query="")
     budget = room = most = request.budget
     least, over = 0, 0
+    read: dict[str, _Original[M] | None] = {}
     for _ in range(_TRIES):
         try:
             rendered = await _prompt(session, request).render(room)
@@ -148,7 +159,8 @@ async def model_input(
             least = room
             room = (least + most) // 2
             continue
-        shown = await _rendered(session, rendered, dialect, known or {})
+        await _read(session, rendered, dialect, known or {}, read)
+        shown = _rendered(rendered, read)
         messages, more = _written(shown, dialect, session.counter)
         over = rendered.tokens.upper_bound + more - budget
         if over <= 0:
@@ -174,27 +186,37 @@ def _prompt(session: ACMS, request: Request) -> Prompt:
     return prompt
 
 
-async def _rendered(
-    session: ACMS, rendered: Rendered, dialect: Dialect[M], known: Mapping[str, M]
-) -> list[_Sourced]:
+async def _read(
+    session: ACMS,
+    rendered: Rendered,
+    dialect: Dialect[M],
+    known: Mapping[str, M],
+    read: dict[str, _Original[M] | None],
+) -> None:
+    """Read the framework's own messages that a prompt shows, those that were not read for another try."""
     ids = dict.fromkeys(
-        id for message in rendered.messages if _may_be_original(message) for id in message.sources
+        id
+        for message in rendered.messages
+        if _may_be_original(message)
+        for id in message.sources
+        if id not in read
     )
     keys = await session.keys(ids)
-    found: dict[str, M] = {}
     for id in ids:
         one = known.get(keys.get(id, ""))
         if one is None:
             one = await _kept(session, id, dialect)
-        if one is not None:
-            found[id] = one
-    shown: list[_Sourced] = []
+        read[id] = None if one is None else _Original(one, _parts(dialect.write(one)))
+
+
+def _rendered(rendered: Rendered, read: Mapping[str, _Original[M] | None]) -> list[_Sourced[M]]:
+    shown: list[_Sourced[M]] = []
     for message in _whole(rendered.messages):
         if message.role in (Role.SYSTEM, Role.DEVELOPER) and not message.sources:
             continue  # the instructions of the request
-        said = [found[id] for id in message.sources if id in found]
+        said = [one for id in message.sources if (one := read.get(id)) is not None]
         same = len(said) == len(message.sources) > 0 and _content(message.parts) == _content(
-            [part for one in said for part in _parts(dialect.write(one))]
+            [part for one in said for part in one.parts]
         )
         shown.append(_Sourced(message, said if same else ()))
     return _paired(shown)
@@ -211,9 +233,9 @@ def _whole(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
     return found
 
 
-def _paired(shown: Sequence[_Sourced]) -> list[_Sourced]:
+def _paired(shown: Sequence[_Sourced[M]]) -> list[_Sourced[M]]:
     """Take a call and its answers alike, all as they were made or none: codecs give calls other ids where they must."""
-    found: list[_Sourced] = []
+    found: list[_Sourced[M]] = []
     for one in shown:
         if one.message.role is Role.TOOL and found and bool(one.originals) != bool(found[-1].originals):
             start = len(found) - 1
@@ -225,22 +247,30 @@ def _paired(shown: Sequence[_Sourced]) -> list[_Sourced]:
     return found
 
 
-def _written(shown: Sequence[_Sourced], dialect: Dialect[M], counter: TokenCounter) -> tuple[list[M], int]:
-    """Return the framework's own messages and those that ACMS wrote, and what they cost beyond what the codec saw."""
+def _written(shown: Sequence[_Sourced[M]], dialect: Dialect[M], counter: TokenCounter) -> tuple[list[M], int]:
+    """Return the framework's own messages and those that ACMS wrote, and what they cost beyond what the codec saw.
+
+    Codecs of Chat Completions do not send reasoning; a framework does.
+    """
     names: dict[str, str] = {}
     found: list[M] = []
     more = 0
     for message, originals in shown:
-        calls = [part for part in message.parts if isinstance(part, ToolCall)]
-        names.update({one.call_id: one.name for one in calls})
-        results = [
-            (names.get(part.call_id, ""), part) for part in message.parts if isinstance(part, ToolResult)
-        ]
-        text = "\n".join([one for one in (message.text, *(result.output for _, result in results)) if one])
-        made = originals or [dialect.make(Made(message.role, text, calls, results))]
-        more += sum(dialect.unseen(one, counter) for one in made)
+        said = made_of(message.role, message.parts, names)
+        made = [one.message for one in originals] or [dialect.make(said)]
+        thought = [part.text for one in originals for part in one.parts if isinstance(part, Reasoning)]
+        more += sum(map(counter.count, thought)) + sum(dialect.unseen(one, counter) for one in made)
         found += made
     return found, more
+
+
+def made_of(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Made:
+    """Return parts as a message that ACMS wrote; `names` are those of the tools by call, and its calls are added."""
+    calls = [part for part in parts if isinstance(part, ToolCall)]
+    names.update({one.call_id: one.name for one in calls})
+    results = [(names.get(part.call_id, ""), part) for part in parts if isinstance(part, ToolResult)]
+    texts = [part.text for part in parts if isinstance(part, Text)] + [one.output for _, one in results]
+    return Made(role, "\n".join(filter(None, texts)), calls, results)
 
 
 async def _kept(session: ACMS, id: str, dialect: Dialect[M]) -> M | None:
@@ -267,12 +297,17 @@ def raw_of(entry: Entry, vendor: str) -> str | None:
     return next(kept, None)
 
 
-def as_made(entry: Entry, dialect: Dialect[M]) -> M:
-    """Return an entry as the framework's message; one that was edited or withheld with what is shown of it."""
-    kept = original(entry, dialect)
-    if kept is not None and says(entry, dialect.write(kept)):
-        return kept
-    return dialect.make(Made(entry.role or Role.USER, entry.content))
+def as_made(entries: Sequence[Entry], dialect: Dialect[M]) -> list[M]:
+    """Return entries as the framework's messages; one that was edited or withheld with what is shown of it."""
+    names: dict[str, str] = {}
+    found: list[M] = []
+    for entry in entries:
+        shown = made_of(entry.role or Role.USER, entry.parts or (Text(entry.content),), names)
+        kept = original(entry, dialect)
+        if kept is None or not says(entry, dialect.write(kept)):
+            kept = dialect.make(shown)
+        found.append(kept)
+    return found
 
 
 def says(entry: Entry, written: Mapping[str, Any]) -> bool:
@@ -281,13 +316,29 @@ def says(entry: Entry, written: Mapping[str, Any]) -> bool:
 
 
 def json_text(value: Any) -> str:
-    """Return arguments and results of tools as the log has them: JSON, or the text itself."""
-    return value if isinstance(value, str) else dumps(value, ensure_ascii=False)
+    """Return arguments and results of tools as the log has them: JSON of whatever it is, or the text itself."""
+    if isinstance(value, str):
+        return storable(value)
+    from pydantic_core import to_jsonable_python  # each of these frameworks brings it along
+
+    try:
+        plain = to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="null", fallback=str)
+    except ValueError:  # bytes in a model of pydantic, or a circle
+        plain = str(value)
+    return storable(dumps(plain, ensure_ascii=False))
 
 
-def reasoning(written: Mapping[str, Any], counter: TokenCounter) -> int:
-    """Count the reasoning of a message that was written; codecs of Chat Completions do not send it."""
-    return sum(counter.count(part.text) for part in _parts(written) if isinstance(part, Reasoning))
+def storable(text: str) -> str:
+    """Return a text without what no store can keep: NUL, and half of a character."""
+    return text.replace("\0", "").encode(errors="replace").decode()
+
+
+def json_object(text: str, name: str) -> dict[str, Any]:
+    """Return the object that a text says in JSON; what is none under a name."""
+    with suppress(ValueError):
+        if isinstance(found := loads(text), dict):
+            return found
+    return {name: text}
 
 
 def _parts(written: Mapping[str, Any]) -> Sequence[Part]:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from acms.config import ACMSConfig
 from acms.errors import MissingExtraError
-from acms.integrations.model_input import raw_of, scope_of
+from acms.integrations.model_input import raw_of, scope_of, storable
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.ports import Embedder, StorageBackend, TokenCounter
 from acms.prompt import Prompt
@@ -188,7 +188,7 @@ def _text(content: Json) -> str:
     if isinstance(content, list | tuple):
         found = [part.get("text") for part in content if isinstance(part, Mapping)]
         content = "\n".join(text for text in found if isinstance(text, str))
-    return content.replace("\0", "").encode(errors="replace").decode() if isinstance(content, str) else ""
+    return storable(content) if isinstance(content, str) else ""
 
 
 def _what(item: Mapping[str, Any]) -> tuple[str, ...]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from json import loads
+from collections.abc import Sequence
+from json import dumps
 from typing import Any
 from urllib.parse import quote
 
 from google.adk.events.event import Event
 from google.genai import types
 
-from acms.integrations.model_input import Made, json_text, original, reasoning, says
+from acms.integrations.model_input import Made, json_object, json_text, made_of, original, says, storable
 from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
 from acms.text.chat_messages import PER_MEDIUM
 
-__all__ = ["EventDialect", "event_of", "namespace_of", "reported"]
+__all__ = ["EventDialect", "events_of", "namespace_of", "reported"]
 
 
 def namespace_of(app_name: str, user_id: str) -> str:
@@ -39,11 +39,22 @@ class EventDialect:
         role = Role.USER if message.author == "user" else Role.ASSISTANT
         role = Role.TOOL if message.get_function_responses() else role  # whoever is their author
         parts = [part for one in _given(message) for part in _part(one, role)]
-        parts.append(Raw(self.vendor, message.model_dump_json(by_alias=True, exclude_none=True)))
+        parts.append(Raw(self.vendor, self.dumped(message)))
         written: dict[str, Any] = {"key": message.id, "role": role, "parts": parts}
         if message.author not in ("", "user"):
             written["metadata"] = {"author": message.author}
         return written
+
+    def dumped(self, message: Event) -> str:
+        """Return an event as it is kept: JSON of whatever a tool has put into it."""
+        try:
+            plain = message.model_dump(mode="json", by_alias=True, exclude_none=True, fallback=str)
+        except ValueError:
+            message = message.model_copy(deep=True)
+            for answer in message.get_function_responses():
+                answer.response = json_object(_output(answer), "result")
+            plain = message.model_dump(mode="json", by_alias=True, exclude_none=True, fallback=str)
+        return dumps(plain, ensure_ascii=False).encode(errors="replace").decode()
 
     def read(self, json: str) -> Event:
         """Return the event that was kept."""
@@ -54,34 +65,44 @@ class EventDialect:
         own = said.role in (Role.ASSISTANT, Role.TOOL) and not said.results
         parts = [types.Part(text=said.text)] if said.text and not said.results else []
         for call in said.calls:
-            called = types.FunctionCall(id=call.call_id, name=call.name, args=loads(call.arguments))
+            given = json_object(call.arguments, "arguments")
+            called = types.FunctionCall(id=call.call_id, name=call.name, args=given)
             parts.append(types.Part(function_call=called))
         for name, one in said.results:
-            answer = types.FunctionResponse(id=one.call_id, name=name, response=_response(one.output))
+            given = json_object(one.output, "result")
+            answer = types.FunctionResponse(id=one.call_id, name=name, response=given)
             parts.append(types.Part(function_response=answer))
         content = types.Content(role="model" if own else "user", parts=parts)
         return Event(author=self.agent if own else "user", content=content)
 
     def unseen(self, message: Event, counter: TokenCounter) -> int:
-        """Count thoughts, inline files, what JSON adds to the answers of tools, and who said it."""
+        """Count inline files, what JSON adds to the answers of tools, and who said it."""
         found = counter.count(f"[{message.author}] :") + 8 if self.is_foreign(message) else 0
         found += PER_MEDIUM * sum(part.inline_data is not None for part in _given(message))
         for answer in message.get_function_responses():
             found += counter.count(json_text(answer.response or {})) - counter.count(_output(answer))
-        return found + reasoning(self.write(message), counter)
+        return found
 
     def is_foreign(self, event: Event) -> bool:
         """Return whether another agent is the author."""
         return event.author not in ("user", self.agent)
 
 
-def event_of(entry: Entry) -> Event:
-    """Return the event of an entry; of one that was edited or withheld with what is shown of it."""
+def events_of(entries: Sequence[Entry]) -> list[Event]:
+    """Return the events of entries; of one that was edited or withheld with what is shown of it."""
+    names: dict[str, str] = {}
+    return [_event(entry, names) for entry in entries]
+
+
+def _event(entry: Entry, names: dict[str, str]) -> Event:
     dialect = EventDialect(str(entry.metadata.get("author", "model")))
     kept = original(entry, dialect)
+    for answer in kept.get_function_responses() if kept is not None else ():
+        names.setdefault(answer.id or answer.name or "", answer.name or "")
+    shown = made_of(entry.role or Role.USER, entry.parts or (Text(entry.content),), names)
     if kept is not None and says(entry, dialect.write(kept)):
         return kept
-    made = dialect.make(Made(entry.role or Role.USER, entry.content))
+    made = dialect.make(shown)
     if kept is not None:
         return kept.model_copy(update={"content": made.content})
     return made.model_copy(update={"id": entry.key or entry.id, "timestamp": entry.created_at.timestamp()})
@@ -106,14 +127,6 @@ def _output(answer: types.FunctionResponse) -> str:
     return json_text(given["result"] if given.keys() == {"result"} else given)
 
 
-def _response(output: str) -> dict[str, Any]:
-    """Return what a tool answered as it is sent; of what was cut the text."""
-    with suppress(ValueError):
-        if isinstance(found := loads(output), dict):
-            return found
-    return {"result": output}
-
-
 def _given(event: Event) -> list[types.Part]:
     return (event.content and event.content.parts) or []
 
@@ -127,7 +140,8 @@ def _part(given: types.Part, role: Role) -> list[Part]:
         return [ToolResult(answer.id or answer.name or "", _output(answer))]
     if given.text:
         thought = given.thought and role is Role.ASSISTANT
-        return [Reasoning(given.text) if thought else Text(given.text)]
+        text = storable(given.text)
+        return [Reasoning(text) if thought else Text(text)]
     file = given.file_data
     if file and file.file_uri:
         if role is Role.USER and (file.mime_type or "").startswith("image/"):
@@ -136,4 +150,5 @@ def _part(given: types.Part, role: Role) -> list[Part]:
     if given.inline_data:
         return [Text(f"[{given.inline_data.mime_type}: {given.inline_data.display_name or 'inline'}]")]
     code, result = given.executable_code, given.code_execution_result
-    return [Text(text)] if (text := (code and code.code) or (result and result.output)) else []
+    text = (code and code.code) or (result and result.output)
+    return [Text(storable(text))] if text else []

@@ -22,7 +22,7 @@ from pydantic_core import to_jsonable_python
 from acms.config import ACMSConfig
 from acms.erasure.erase import erase_subject
 from acms.errors import ConflictError, EntryNotFoundError, IdempotencyMismatchError
-from acms.integrations.google_adk.events import EventDialect, event_of, namespace_of
+from acms.integrations.google_adk.events import EventDialect, events_of, namespace_of
 from acms.integrations.model_input import Sessions, StateMemory, original
 from acms.kv import list_entries, update_entry
 from acms.model import Json, KVEntry
@@ -88,7 +88,7 @@ class ACMSSessionService(BaseSessionService):
         recent = None if config is None else config.num_recent_events
         memory = self.memory(app_name=app_name, user_id=user_id, session_id=session_id)
         entries = [] if recent == 0 else await memory.entries(recent)
-        session.events = [event_of(entry) for entry in entries]
+        session.events = events_of(entries)
         if config is not None and config.after_timestamp is not None:
             early = [event.timestamp < config.after_timestamp for event in session.events]
             session.events = session.events[len(early) - early[::-1].index(True) if True in early else 0 :]
@@ -125,20 +125,27 @@ class ACMSSessionService(BaseSessionService):
         return {} if found is None else found.data
 
     async def append_event(self, session: Session, event: Event) -> Event:
-        """Store an event and what it changes in the state; the same event again changes nothing."""
+        """Store an event, then what it changes in the state; the same event again changes nothing.
+
+        The state is never changed without its event; the same event again completes what was cut short in between.
+        """
         if event.partial:
             return event
         names = {"app_name": session.app_name, "user_id": session.user_id, "session_id": session.id}
         memory = self.memory(**names)
-        if event.id and await _is_known(memory, event):
-            return event
         key = _key("session", session.app_name, session.user_id, session.id)
-        if await self._kv.get(key) is None:
+        row = await self._kv.get(key)
+        if row is None:
             raise SessionNotFoundError(f"Session {session.id} not found.")
         event.id = event.id or str(uuid4())
-        await super().append_event(session=session, event=event)
-        session.last_update_time = event.timestamp
+        known = await _is_known(memory, event)
+        if known and row.data["updated"] >= event.timestamp:
+            return event
+        self._apply_temp_state(session, event)
+        event = self._trim_temp_delta_state(event)
         app, user, own = _split(event.actions.state_delta)
+        if not known:
+            await _store(memory, event)
         await self._change(_key("app", session.app_name), app)
         await self._change(_key("user", session.app_name, session.user_id), user)
 
@@ -147,12 +154,11 @@ class ACMSSessionService(BaseSessionService):
                 raise SessionNotFoundError(f"Session {session.id} not found.")
             return {"state": {**entry.data["state"], **own}, "updated": event.timestamp}
 
-        written = EventDialect().write(event)
-        try:
-            await memory.ingest_many([written])
-        except IdempotencyMismatchError:  # another event has the id
-            await memory.ingest_many([{**written, "key": f"{event.id}:{uuid4().hex}"}])
         await update_entry(self._kv, key, updated)
+        session.last_update_time = event.timestamp
+        if not known or event not in session.events:
+            session.events.append(event)
+        self._update_session_state(session, event)
         return event
 
     async def _session(self, app_name: str, user_id: str, session_id: str, data: Any) -> Session:
@@ -194,8 +200,17 @@ def _split(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[
 
 
 async def _is_known(memory: ACMS, event: Event) -> bool:
+    dialect = EventDialect()
     try:
-        kept = original(await memory.get(event.id), EventDialect())
+        kept = original(await memory.get(event.id), dialect)
     except EntryNotFoundError:
         return False
-    return kept == EventDialect().read(event.model_dump_json(by_alias=True, exclude_none=True))
+    return kept == dialect.read(dialect.dumped(event))
+
+
+async def _store(memory: ACMS, event: Event) -> None:
+    written = EventDialect().write(event)
+    try:
+        await memory.ingest_many([written])
+    except IdempotencyMismatchError:  # another event has the id
+        await memory.ingest_many([{**written, "key": f"{event.id}:{uuid4().hex}"}])

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from json import dumps, loads
-from typing import Any
+from operator import is_
+from typing import Any, NamedTuple
 
 from pydantic_ai import messages as ai
 from pydantic_ai.capabilities import AbstractCapability
@@ -30,17 +31,26 @@ __all__ = ["DIALECT", "ACMSHistory", "Piece", "dumped", "loaded", "pieces", "unk
 
 _KEPT = (ai.UserPromptPart, ai.ToolReturnPart, ai.RetryFeedbackPart)
 """Parts of requests that are kept; instructions, system prompts and notes of the framework are made anew."""
+_COUNTED = (*_KEPT, ai.TextPart, ai.ThinkingPart, ai.ToolCallPart, ai.FilePart, ai.SpeechPart)
+"""Parts that are counted by what is written of them, or as files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """A response, or one part of a request: what is one message of a log."""
 
     key: str
     #: A request has one part here.
     message: ai.ModelMessage
-    #: The message it is a part of, where it is at hand.
-    whole: ai.ModelMessage | None = None
+
+
+class _Stored(NamedTuple):
+    """The history that was stored last: what goes on behind it is new. A message is replaced, never changed."""
+
+    session: ACMS | None = None
+    messages: Sequence[ai.ModelMessage] = ()
+    known: Mapping[str, Piece] = {}
+    #: How many messages have the same key.
+    seen: Mapping[str, int] = {}
 
 
 @dataclass
@@ -56,10 +66,7 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
     session: ACMS | Callable[[RunContext[AgentDepsT]], ACMS]
     budget: int
     codec: Codec = field(default_factory=lambda: OpenAIChat("gpt-5"))
-    #: What was stored last, and in which session: it is not written again.
-    _stored: tuple[ACMS | None, Mapping[str, Piece]] = field(
-        default=(None, {}), init=False, repr=False, compare=False
-    )
+    _stored: _Stored = field(default=_Stored(), init=False, repr=False, compare=False)
 
     async def prepare_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
@@ -72,7 +79,7 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
         request = Request(
             codec=self.codec,
             budget=self.budget,
-            query=_question(list(known.values())),
+            query=_question(known),
             instructions="\n\n".join(instructions),
             tools=[
                 Tool(name=one.name, description=one.description or "", parameters=one.parameters_json_schema)
@@ -100,15 +107,19 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
 
     async def _store(
         self, ctx: RunContext[AgentDepsT], messages: Sequence[ai.ModelMessage]
-    ) -> Mapping[str, Piece]:
-        """Store what is new of a history, and return its pieces by key. A message is replaced, never changed."""
+    ) -> dict[str, Piece]:
+        """Store what is new of a history, and return its pieces by key."""
         session = self._session(ctx)
-        last = self._stored[1] if self._stored[0] is session else {}
-        known = {piece.key: piece for piece in pieces(messages)}
-        new = [one for one in known.values() if one.key not in last or last[one.key].whole is not one.whole]
+        last = self._stored if self._stored.session is session else _Stored()
+        grown = len(messages) >= len(last.messages) and all(map(is_, messages, last.messages))
+        same = last if grown else _Stored()
+        seen = Counter(same.seen)
+        found = {piece.key: piece for piece in pieces(messages[len(same.messages) :], seen)}
+        new = [one for key, one in found.items() if last.known.get(key) != one]
         if new:
             await session.sync([DIALECT.write(one) for one in new])
-        self._stored = session, known
+        known = {**same.known, **found}
+        self._stored = _Stored(session, tuple(messages), known, seen)
         return known
 
 
@@ -124,9 +135,9 @@ def _system(messages: Sequence[ai.ModelMessage]) -> list[ai.SystemPromptPart]:
     return list(found.values())
 
 
-def _question(found: Sequence[Piece]) -> str:
+def _question(known: dict[str, Piece]) -> str:
     """Return what the user said last."""
-    for piece in reversed(found):
+    for piece in reversed(known.values()):
         if piece.message.kind == "request" and not isinstance(piece.message.parts[0], ai.ToolReturnPart):
             return "\n".join(part.text for part in DIALECT.write(piece)["parts"] if isinstance(part, Text))
     return ""
@@ -161,11 +172,8 @@ class _Dialect:
 
     def unseen(self, message: Piece, counter: TokenCounter) -> int:
         given = message.message
-        found = PER_MEDIUM * len(_files(given))
-        for part in given.parts if isinstance(given, ai.ModelResponse) else ():
-            if not isinstance(part, ai.TextPart | ai.ToolCallPart | ai.FilePart | ai.SpeechPart):
-                found += counter.count(part.content if isinstance(part, ai.ThinkingPart) else str(part))
-        return found
+        others = [str(part) for part in given.parts if not isinstance(part, _COUNTED)]
+        return PER_MEDIUM * len(_files(given)) + sum(map(counter.count, others))
 
 
 DIALECT = _Dialect()
@@ -181,22 +189,23 @@ def loaded(message: Any) -> ai.ModelMessage:
     return ai.ModelMessagesTypeAdapter.validate_python([message])[0]
 
 
-def pieces(messages: Sequence[ai.ModelMessage]) -> list[Piece]:
-    """Return what of messages is kept, each under a key of its own: instructions are not, a run brings them anew."""
-    seen = Counter[str]()
+def pieces(messages: Sequence[ai.ModelMessage], seen: Counter[str] | None = None) -> list[Piece]:
+    """Return what of messages is kept, each under a key of its own: instructions are not, a run brings them anew.
+
+    `seen` counts the keys of what stands before them, and theirs are added.
+    """
+    seen = Counter() if seen is None else seen
     found: list[Piece] = []
     for message in messages:
         key = _key(message)
         seen[key] += 1
         key = key if seen[key] == 1 else f"{key}:{seen[key]}"
         if isinstance(message, ai.ModelResponse):
-            found.append(Piece(key, message, message))
+            found.append(Piece(key, message))
             continue
         for index, part in enumerate(message.parts):
             if isinstance(part, _KEPT):
-                found.append(
-                    Piece(f"{key}/{index}", replace(message, parts=[part], instructions=None), message)
-                )
+                found.append(Piece(f"{key}/{index}", replace(message, parts=[part], instructions=None)))
     return found
 
 
