@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,31 @@ async def test_what_finds_no_room_in_the_queue_is_asked_of_the_store(
             while (await session.get_session_stats()).coverage < 1:
                 await asyncio.sleep(0.01)
         assert await say(session, "again") == "queued"
+
+
+async def test_logs_without_room_in_the_queue_are_caught_up_one_after_the_other(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Counting(FakeEmbedder):
+        busy = most = 0
+
+        async def embed(self, texts: list[str]) -> Any:
+            self.busy += 1
+            self.most = max(self.most, self.busy)
+            await asyncio.sleep(0.002)
+            self.busy -= 1
+            return await super().embed(texts)
+
+    monkeypatch.setattr(module, "QUEUED", module.ENTRY)
+    embedder = Counting()
+    async with asyncio.timeout(20), AsyncExitStack() as stack:
+        storage = open_storage(url)
+        sessions = [await stack.enter_async_context(ACMS(f"s{n}", storage, embedder)) for n in range(12)]
+        said = [await say(session, "lunch at noon", "rain tomorrow") for session in sessions]
+        assert said.count("pending") > 6
+        while not all([(await session.get_session_stats()).coverage == 1 for session in sessions]):
+            await asyncio.sleep(0.01)
+    assert embedder.most <= 2, "the queue and one log"
 
 
 @pytest.mark.usefixtures("short")

@@ -154,6 +154,7 @@ class Embedding:
         self._wanted: set[str] = set()
         self._hurry = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
+        self._catching_up: asyncio.Task[None] | None = None
         self._healing: dict[str, asyncio.Task[None]] = {}
         #: By log that is healed for the first time: done when that has ended, or is known to take long.
         self._first: dict[str, asyncio.Future[None]] = {}
@@ -276,9 +277,16 @@ class Embedding:
                 taken += self._drop()  # the store knows what is missing
             finally:
                 self._ended(taken)
-        overflowed, self._overflowed = self._overflowed, set()
-        for context in overflowed:
+        if self._overflowed and (self._catching_up is None or self._catching_up.done()):
+            self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        """Ask for what found no room in the queue, one log after the other: all at once would keep queries waiting."""
+        while self._overflowed:
+            context = self._overflowed.pop()
             self.heal(context)
+            if context in self._healing:
+                await asyncio.wait([self._healing[context]])
 
     async def _lull(self) -> None:
         """Let writers go first for a moment, unless somebody waits for vectors."""
@@ -459,7 +467,7 @@ class Embedding:
             self._wanted.update(self._queue)
             self._hurry.set()
             await asyncio.wait([self._pump], timeout=PATIENCE)
-        tasks = [*self._healing.values(), *([] if self._pump is None else [self._pump])]
+        tasks = [*self._healing.values(), *filter(None, (self._pump, self._catching_up))]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
