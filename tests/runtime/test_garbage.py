@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
@@ -57,6 +59,43 @@ async def test_whole_collections_wait_until_it_is_quiet(whole: list[int]) -> Non
         assert gc.get_freeze_count() > stays
     assert gc.get_freeze_count() == 0
     assert gc.get_threshold() == (700, 10, 10)
+
+
+FREED = """
+from pathlib import Path
+from acms.runtime.garbage import trim
+
+def megabytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 // 1_000_000
+
+blocks = [bytes(3_000) for _ in range(40_000)]
+kept = blocks[::100]  # so that the C library cannot take its heap down
+del blocks
+before = megabytes()
+trim()
+print(before - megabytes())
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="the C library of others gives memory back by itself, or never"
+)
+def test_what_is_free_goes_back_to_the_system() -> None:
+    done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 60, "of 120 MB"
+
+
+async def test_memory_is_given_back_after_a_collection_once_a_minute(
+    whole: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(garbage, "trim", lambda: given.append(perf_counter()))
+    async with collecting(lambda: True):
+        del whole[:]
+        while len(whole) < 3:
+            litter()
+            await asyncio.sleep(0.02)
+    assert len(given) == 1
 
 
 async def test_where_it_is_never_quiet_they_come_after_a_while(
