@@ -6,13 +6,14 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from acms import ACMS, open_storage
 from acms.acs import ACS
 from acms.codecs import AnthropicMessages, OpenAIChat
+from acms.config import PrivacyConfig
 from acms.knowledge import DOUBT
 from acms.prompt import Prompt, Rendered
 from acms.prompt.staying import Staying
@@ -229,8 +230,10 @@ async def test_a_label_in_a_recall_stays_as_it_was(storage: Storage, begun: list
         assert len(begun) == 1
 
 
+@pytest.mark.parametrize("spoken", [(), ("Let me look that up.",)])
+@pytest.mark.parametrize("keep", ["end", "start"])
 async def test_a_question_that_waits_is_sent_as_it_was_while_tools_are_called(
-    storage: Storage, begun: list[int]
+    storage: Storage, begun: list[int], keep: Literal["end", "start"], spoken: tuple[str, ...]
 ) -> None:
     async with ACMS("waits", storage, None, config=config()) as session:
         await session.ingest("user", "Hello.")
@@ -240,12 +243,64 @@ async def test_a_question_that_waits_is_sent_as_it_was_while_tools_are_called(
         await session.state(
             "desk", "owner", "user", sources=[id], valid_from="2019-01-01", valid_to="2020-01-01"
         )
-        prompt = Prompt(OpenAIChat("gpt-5")).history(session)
+        empty = Prompt(OpenAIChat("gpt-5"))
+        prompt = empty.history(session) if keep == "end" else empty.truncate(session, 500, keep=keep)
         first = texts(await prompt.render(budget=2000))
+        for text in spoken:
+            await session.ingest("assistant", text)
         await session.ingest("assistant", "", tool_calls=[{"id": "c1", "name": "desks", "arguments": "{}"}])
         await session.ingest("tool", "The one in the corner.", tool_call_id="c1")
         assert texts(await prompt.render(budget=2000))[: len(first)] == first
-        assert len(begun) == 1
+        assert len(begun) <= 1
+
+
+@pytest.mark.parametrize("budget", [250, 400, 600, 800])
+async def test_an_edit_that_is_cut_away_does_not_take_a_label_with_it(
+    storage: Storage, begun: list[int], budget: int
+) -> None:
+    def row(number: int, word: str = "Row") -> str:
+        return f"{word} {number} of the import was read without any fault at all today."
+
+    async with ACMS("edited", storage, None, config=config()) as session:
+        python = await session.ingest("user", "We write the backend in Python.")
+        edited = await session.ingest("user", "Something else.")
+        for number in range(30):
+            await session.ingest("user" if number % 2 else "assistant", row(number))
+        mapper = await session.ingest("assistant", "Since we chose Python, the mapper is SQLAlchemy.")
+        for number in range(4):
+            await session.ingest("assistant" if number % 2 else "user", row(number, "Then"))
+        await session.state("backend", "language", "Python", sources=[python])
+        await session.state("backend", "mapper", "SQLAlchemy, because of Python", sources=[mapper])
+        edit = await session.replace(edited, "We write the backend in Go.")
+        await session.state("backend", "language", "Go", sources=[edit])
+        await session.ingest("user", "What is next?")
+        history = Prompt(OpenAIChat("gpt-5")).history(session)
+        for prompt in (history, history.recall(session, "What is the backend written in?")):
+            del begun[:]
+            found = [texts(await prompt.render(budget=budget)) for _ in range(4)]
+            assert all(one == found[0] for one in found)
+            assert len(begun) == 1
+            told = [text for text in found[0] if "SQLAlchemy" in text]
+            assert all(DOUBT in text for text in told)
+        for shown in (await session.window(budget // 3), await session.messages("", budget=budget // 3)):
+            said = [one["content"] if isinstance(one, dict) else one.content for one in shown]
+            assert all(DOUBT in text for text in said if "SQLAlchemy" in text)
+
+
+async def test_what_only_looks_like_a_label_is_no_label_of_a_fragment(storage: Storage) -> None:
+    redact = replace(config(), privacy=PrivacyConfig(mode="redact"))
+    async with ACMS("looks", storage, None, config=redact) as session:
+        await session.ingest(
+            "user", "The ticket said [until 2020-01-01] in red, and nobody paid a@b.com for it."
+        )
+        for number in range(40):
+            await session.ingest("assistant", f"Row {number} of the import was read without fault.")
+        asked = {**REQUEST, "privacy_mode": "redact", "intent": "what did the ticket say?"}
+        reply = await ACS(sources=[session]).render(
+            {**asked, "budgets": {"tokens_max": 300, "time_ms": 60_000}}
+        )
+        (text,) = [one.text for one in reply.fragments or () if "ticket said" in (one.text or "")]
+        assert (text or "").endswith("for it.")
 
 
 async def test_a_window_has_the_labels_of_its_version(

@@ -236,6 +236,42 @@ async def test_logs_without_room_in_the_queue_are_caught_up_one_after_the_other(
     assert embedder.most <= 2, "the queue and one log"
 
 
+async def test_a_log_that_is_deleted_before_it_is_caught_up_says_nothing_of_the_embedder(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "QUEUED", module.ENTRY)
+    embedder = Slow()
+    async with asyncio.timeout(20), AsyncExitStack() as stack:
+        storage = open_storage(url)
+        sessions = [await stack.enter_async_context(ACMS(f"s{n}", storage, embedder)) for n in range(4)]
+        for session in sessions:
+            await say(session, "lunch at noon", "rain tomorrow")
+        await sessions[-1].delete()
+        assert embedder.gate is not None
+        embedder.gate.set()
+        while not all([(await one.get_session_stats()).coverage == 1 for one in sessions[:-1]]):
+            await asyncio.sleep(0.01)
+        assert await say(sessions[0], "again") == "queued"
+
+
+async def test_a_log_without_room_in_the_queue_has_room_when_its_session_is_opened_again(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "QUEUED", module.ENTRY)
+    monkeypatch.setattr(module, "PATIENCE", 0.05)
+    storage, embedder = open_storage(url), Slow()
+    other = ACMS("other", storage, embedder)
+    async with asyncio.timeout(20), ACMS("s", storage, embedder) as session:
+        await say(other, "lunch at noon")
+        assert await say(session, "rain tomorrow", "the cat sleeps all day") == "pending"
+        await other.close()
+        await session.close()
+        async with session, other:
+            assert await say(session, "again") == "queued"
+            assert embedder.gate is not None
+            embedder.gate.set()
+
+
 @pytest.mark.usefixtures("short")
 async def test_closing_is_bounded_and_what_is_left_is_made_later(url: str) -> None:
     async with asyncio.timeout(10):

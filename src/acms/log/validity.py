@@ -82,21 +82,34 @@ class Labels(NamedTuple):
     def by_id(self, units: Sequence[Unit[Entry]], lead: Iterable[Unit[Entry]] = ()) -> dict[str, str]:
         """Return the labels of the newest messages of a log and of what stands in front of them, by id.
 
-        The message of the user that waits for an answer has none.
+        One that was put in doubt by a message below it says nothing of that. The message of the user that waits for an
+        answer has none.
         """
         if not self.times:
             return {}
+        front = [entry for unit in lead for entry in unit.entries]
         said = [entry for unit in units for entry in unit.entries]
-        shown = {entry.version for entry in said}
-        for place in range(len(said) - 1, -1, -1):
-            if said[place].role is Role.USER:  # it waits, also while tools are called
-                del said[place]
-            elif said[place].group is not None:
-                continue
-            break
-        found = {entry.id: self.of(entry) for unit in lead for entry in unit.entries}
-        found |= {entry.id: self.of(entry, shown) for entry in said}
+        waiting = _waiting([*front, *said])
+        found = {entry.id: self.of(entry) for entry in front}
+        below = set[int]()
+        for entry in reversed(said):  # whoever cuts takes away what is above
+            found[entry.id] = self.of(entry, below)
+            below.add(entry.version)
+        if waiting is not None:
+            del found[waiting.id]
         return {id: label for id, label in found.items() if label}
+
+
+def _waiting(said: Sequence[Entry]) -> Entry | None:
+    """Return the newest message of the user, unless it was answered: by a text with no call of a tool behind it."""
+    called = False
+    for entry in reversed(said):
+        if entry.role is Role.USER and entry.kind is Kind.MESSAGE:
+            return entry
+        called = called or entry.group is not None
+        if not called:
+            return None
+    return None
 
 
 UNLABELLED = Labels()
@@ -107,16 +120,18 @@ def labelled(text: str, label: str) -> str:
     return f"{text} {label}" if text and label else text
 
 
+LONGEST = 400
+"""Characters of a label, at most."""
 _LABEL = re.compile(
     r"(?: \[(?:(?:from|until) [\d: -]+(?:UTC)?(?: until [\d: -]+(?:UTC)?)?"
-    r"|in doubt: rests on v\d+, which v\d+ [a-z ]+)\])+"
+    r"|in doubt: rests on v\d+, which v\d+ [a-z ]+)\])+\Z"
 )
 
 
 def label_of(shown: str) -> str:
-    """Return the label of what was shown, with the space before it; "" without one."""
-    found = _LABEL.findall(shown)
-    return found[-1] if found else ""
+    """Return the label that ends what was shown, with the space before it; "" without one."""
+    found = _LABEL.search(shown[-LONGEST:])
+    return found[0] if found else ""
 
 
 def _day(moment: datetime) -> str:

@@ -287,6 +287,8 @@ class Embedding:
             self.heal(context)
             if context in self._healing:
                 await asyncio.wait([self._healing[context]])
+            if asyncio.get_running_loop().time() < self._not_before:  # it is down: recalls will ask
+                self._overflowed.clear()
 
     async def _lull(self) -> None:
         """Let writers go first for a moment, unless somebody waits for vectors."""
@@ -397,6 +399,8 @@ class Embedding:
                     return
                 stored = {row.version for row in rows}
                 refused |= {(context, of) for of, _ in drafts if of not in stored}
+        except SessionNotFoundError:  # deleted meanwhile
+            return
         except Exception as error:
             self._failed("heal", error)
 
@@ -473,6 +477,7 @@ class Embedding:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._ended(self._drop())
         self._wanted.clear()
+        self._overflowed.clear()
 
     def _failed(self, what: str, error: Exception) -> None:
         self._not_before = asyncio.get_running_loop().time() + BACKOFF
