@@ -72,6 +72,18 @@ async def test_pop_and_clear_rewind_but_history_keeps_everything(session: ACMSSe
     assert await session.memory.at(len(ITEMS)).entries() != []
 
 
+async def test_an_edited_item_says_what_it_says_now(session: ACMSSession) -> None:
+    await session.add_items(ITEMS)
+    asked, _, _, answered, *_ = entries = await session.memory.entries()
+    for entry in (asked, answered, entries[4]):
+        await session.memory.replace(entry.id, "Of db2.")
+    found = await session.get_items()
+    assert found[0] == {"role": "user", "content": "Of db2."}
+    assert found[3] == {"type": "function_call_output", "call_id": "c1", "output": "Of db2."}
+    assert found[4] == {"role": "assistant", "content": "Of db2."}
+    assert [*found[1:3], *found[5:]] == [*ITEMS[1:3], *ITEMS[5:]]
+
+
 async def test_the_same_log_can_be_recalled_and_its_tool_calls_are_groups(session: ACMSSession) -> None:
     await session.add_items(ITEMS)
     window = await session.memory.window(4000)

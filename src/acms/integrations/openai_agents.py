@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from acms.config import ACMSConfig
 from acms.errors import MissingExtraError
-from acms.integrations.model_input import raw_of, scope_of, storable
+from acms.integrations.model_input import raw_of, says, scope_of, storable
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.ports import Embedder, StorageBackend, TokenCounter
 from acms.prompt import Prompt
@@ -68,7 +68,7 @@ class ACMSSession:
         self._locks: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
-        """Return the items in force, oldest first; with a limit the newest of them."""
+        """Return the items in force, oldest first; with a limit the newest of them. Edited ones say what they say now."""
         limit = resolve_session_limit(limit, self.session_settings)
         entries = await self.memory.entries(limit) if limit is None or limit > 0 else ()
         return [_item(entry) for entry in entries]
@@ -154,8 +154,10 @@ class ACMSSession:
 
 def _item(entry: Entry) -> Any:
     if kept := raw_of(entry, _VENDOR):
-        return json.loads(kept)
-    for part in entry.parts:  # withheld: the frame of a call and of its answer stays
+        item = json.loads(kept)
+        if says(entry, _message(item)):
+            return item
+    for part in entry.parts:  # edited or withheld: the frame of a call and of its answer stays
         if isinstance(part, ToolCall):
             called = {"type": "function_call", "call_id": part.call_id}
             return {**called, "name": part.name, "arguments": part.arguments}
