@@ -28,6 +28,7 @@ from pydantic import BaseModel
 
 from acms import ACMS, TokenBudgetExceededError, ValidationError, open_storage
 from acms.integrations.google_adk import ACMSMemoryService, ACMSPlugin, ACMSSessionService
+from acms.integrations.google_adk.events import namespace_of
 from acms.kv import open_kv
 from tests.integrations import agent as script
 from tests.integrations.pages import run_example, run_page
@@ -398,6 +399,18 @@ async def test_memories_are_found_and_deleted_as_in_memory(tmp_path: Path) -> No
             await memory.delete_memory(**ANA, memory_id=found.id)
             await memory.add_session_to_memory(session)
             assert "My cat is called Miezi." not in await texts(memory, "Miezi")
+
+
+async def test_a_memory_that_was_edited_is_deleted_with_its_edits(tmp_path: Path) -> None:
+    async with open_storage(f"sqlite:///{tmp_path}/m.db") as storage:
+        memory = ACMSMemoryService(storage)
+        await memory.add_events_to_memory(**ANA, events=[said("e1", "The code is 1234.")], session_id="s")
+        async with ACMS("s", storage, None, namespace=namespace_of(APP, USER)) as session:
+            for code in (5678, 9999):
+                await session.replace((await session.entries())[0].id, f"The code is {code}.")
+        (found,) = (await memory.search_memory(**ANA, query="code")).memories
+        await memory.delete_memory(**ANA, memory_id=found.id)
+        assert await texts(memory, "code") == set()
 
 
 async def texts(memory: BaseMemoryService, query: str) -> set[str]:

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from acms import ACMS, TokenBudgetExceededError, ValidationError, open_storage
 from acms.integrations.llama_index import ACMSFunctionAgent, ACMSMemory, ACMSMemoryBlock, ACMSRetriever
+from acms.model import Kind
 from tests.integrations import agent as script
 from tests.integrations.pages import run_example, run_page
 
@@ -231,6 +232,26 @@ async def test_setting_and_resetting_need_no_thread(monkeypatch: pytest.MonkeyPa
                 assert await memory.aget_all() == [MESSAGES[1], last]
             await memory.areset()
             assert await memory.aget_all() == []
+
+
+async def test_setting_brings_nothing_back_that_was_edited_or_summarised() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        memory = ACMSMemory(session=session, budget=4000)
+        said = [ChatMessage(role="user", content=f"Message {number}. " * 20) for number in range(20)]
+        await memory.aput_messages(said)
+        (edited, *_, last) = await session.entries()
+        for text in ("Edited.", "Edited again."):
+            await session.replace(edited.id, text)
+            await session.replace(last.id, text)
+        await memory.aset(said[17:19])
+        assert await memory.aget_all() == said[17:19]
+        await memory.aput_messages(said)
+        for recent in (12, 4):
+            await session.wait(await session.compact(preserve_recent_count=recent))
+        assert (await session.entries())[0].kind is Kind.SUMMARY
+        for some in ([said[19]], said[:1]):
+            await memory.aset(some)
+            assert await memory.aget_all() == some
 
 
 async def test_what_was_edited_keeps_its_frame() -> None:

@@ -84,6 +84,19 @@ async def test_an_edited_item_says_what_it_says_now(session: ACMSSession) -> Non
     assert [*found[1:3], *found[5:]] == [*ITEMS[1:3], *ITEMS[5:]]
 
 
+async def test_popping_brings_nothing_back_that_was_edited_or_summarised(session: ACMSSession) -> None:
+    await session.add_items([{"role": "user", "content": f"Message {number}. " * 20} for number in range(20)])
+    for text in ("Edited.", "Edited again."):
+        await session.memory.replace((await session.memory.entries(1))[0].id, text)
+    assert await session.pop_item() == {"role": "user", "content": "Edited again."}
+    assert len(await session.get_items()) == 19
+    await session.memory.wait(await session.memory.compact(preserve_recent_count=0))
+    (summary,) = await session.get_items()
+    assert await session.pop_item() == summary
+    assert await session.get_items() == []
+    assert await session.pop_item() is None
+
+
 async def test_the_same_log_can_be_recalled_and_its_tool_calls_are_groups(session: ACMSSession) -> None:
     await session.add_items(ITEMS)
     window = await session.memory.window(4000)

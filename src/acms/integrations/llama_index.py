@@ -20,7 +20,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation
 
 from acms.codecs import OpenAIChat
-from acms.integrations.model_input import Made, Request, as_made, json_text, model_input, scope_of
+from acms.integrations.model_input import Made, Request, as_made, json_text, model_input, scope_of, withdraw
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
 from acms.results import ContextItems
@@ -83,7 +83,7 @@ class ACMSMemory(BaseMemory):
         held = {*done.unchanged, *done.appended, *done.replaced}
         for entry in await self.session.entries():  # what stood before them
             if entry.id not in held:
-                await self.session.retract(entry.id, reason="set", alone=True)
+                await withdraw(self.session, entry, reason="set")
 
     async def areset(self) -> None:
         """Put all messages out of force. History keeps them: `acms.erasure` erases."""

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from acms.config import ACMSConfig
 from acms.errors import MissingExtraError
-from acms.integrations.model_input import raw_of, says, scope_of, storable
+from acms.integrations.model_input import raw_of, says, scope_of, storable, withdraw
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.ports import Embedder, StorageBackend, TokenCounter
 from acms.prompt import Prompt
@@ -68,7 +68,7 @@ class ACMSSession:
         self._locks: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
-        """Return the items in force, oldest first; with a limit the newest of them. Edited ones say what they say now."""
+        """Return the items in force as they read now, oldest first; with a limit the newest of them."""
         limit = resolve_session_limit(limit, self.session_settings)
         entries = await self.memory.entries(limit) if limit is None or limit > 0 else ()
         return [_item(entry) for entry in entries]
@@ -79,10 +79,13 @@ class ACMSSession:
             await self.memory.ingest_many([_message(item) for item in items])
 
     async def pop_item(self) -> Any | None:
-        """Put the newest item out of force and return it; None when there is none. History keeps it."""
+        """Put the newest item out of force and return it; None when there is none. History keeps it.
+
+        A summary goes with all that it stands for.
+        """
         async with self._locks.here():
             for newest in await self.memory.entries(1):
-                await self.memory.retract(newest.id, reason="popped", alone=True)
+                await withdraw(self.memory, newest, reason="popped")
                 return _item(newest)
             return None
 
