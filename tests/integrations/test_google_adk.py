@@ -413,6 +413,14 @@ async def test_a_memory_that_was_edited_is_deleted_with_its_edits(tmp_path: Path
         assert await texts(memory, "code") == set()
 
 
+async def test_a_query_that_no_store_could_keep_is_answered(tmp_path: Path) -> None:
+    async with open_storage(f"sqlite:///{tmp_path}/m.db") as storage:
+        memory = ACMSMemoryService(storage)
+        await memory.add_events_to_memory(**ANA, events=[said("e1", "My cat is called Miezi.")])
+        assert await texts(memory, "Miezi\0 \ud800") == {"My cat is called Miezi."}
+        assert await texts(memory, "\0") == set()
+
+
 async def texts(memory: BaseMemoryService, query: str) -> set[str]:
     found = (await memory.search_memory(**ANA, query=query)).memories
     return {one.content.parts[0].text for one in found}

@@ -200,11 +200,33 @@ def test_messages_come_back_as_they_were_put_also_without_a_loop() -> None:
 async def test_a_list_is_put_whole_or_not_at_all() -> None:
     async with ACMS("s", "memory://", None) as session:
         memory = ACMSMemory(session=session, budget=4000)
-        unkept = ChatMessage(role="user", content="half\0a word")
+        unkept = ChatMessage(role="user", content="too long" * 200_000)
         for put in (memory.put_messages, memory.aput_messages, memory.set, memory.aset):
             with pytest.raises(ValidationError):
                 await resolved(put([MESSAGES[1], unkept]))
             assert await memory.aget_all() == []
+
+
+async def test_what_no_store_can_keep_ends_no_run() -> None:
+    odd = "half\0 a \ud800word"
+    call = {"id": "c1", "type": "function", "function": {"name": "disk", "arguments": odd}}
+    blocks = [ThinkingBlock(content=odd), TextBlock(text=odd)]
+    async with ACMS("s", "memory://", None) as session:
+        memory = ACMSMemory(session=session, budget=4000)
+        await memory.aput_messages(
+            [
+                ChatMessage(role="user", content="\0"),
+                ChatMessage(role="assistant", blocks=blocks, additional_kwargs={"tool_calls": [call]}),
+                ChatMessage(role="tool", content=odd, additional_kwargs={"tool_call_id": "c1"}),
+                ChatMessage(role="user", content=odd),
+            ]
+        )
+        shown = await memory.aget(odd)
+        assert [one.role.value for one in shown] == ["assistant", "tool", "user"]
+        assert (await memory.aget_all())[2:] == shown[1:]
+        assert shown[2].content == "half\0 a ?word"
+        assert [entry.content for entry in await session.entries()][2:] == ["half a ?word"] * 2
+        assert await ACMSRetriever(session).aretrieve(odd)
 
 
 async def resolved(given: Any) -> Any:

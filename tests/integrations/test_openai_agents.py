@@ -6,11 +6,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from agents import Runner, SessionSettings
 from agents.memory import OpenAIResponsesCompactionSession
+from agents.run_config import ModelInputData
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -173,6 +175,24 @@ def test_blocking_runs_use_a_session_from_many_event_loops(tmp_path: Path) -> No
     asyncio.run(agent.session.add_items([{"role": "user", "content": "One more."}]))
     assert len(asyncio.run(agent.session.get_items())) == 5
     asyncio.run(agent.session.close())
+
+
+async def test_what_no_store_can_keep_ends_no_run() -> None:
+    session = ACMSSession("s", open_storage("memory://"))
+    odd = "half\0 a \ud800word"
+    items = [
+        {"role": "user", "content": odd},
+        {"type": "function_call", "call_id": "c1", "name": "disk", "arguments": odd},
+        {"type": "function_call_output", "call_id": "c1", "output": odd},
+        {"role": "assistant", "content": odd},
+    ]
+    await session.add_items(items)
+    assert await session.get_items() == items
+    data: Any = SimpleNamespace(
+        model_data=ModelInputData([*items, items[0]], odd), agent=SimpleNamespace(tools=[])
+    )
+    assert (await session.within(4000)(data)).input == [*items, items[0]]
+    await session.close()
 
 
 async def test_settings_of_the_sdk_limit_what_is_read() -> None:

@@ -181,10 +181,10 @@ def scope_of(session: ACMS) -> Literal["session", "namespace"]:
 def _prompt(session: ACMS, request: Request) -> Prompt:
     prompt = Prompt(request.codec).tools(request.tools)
     if request.instructions:
-        prompt = prompt.system(request.instructions)
+        prompt = prompt.system(storable(request.instructions))
     prompt = prompt.history(session)
-    if request.query.strip():
-        prompt = prompt.recall(session, request.query, scope=scope_of(session))
+    if (query := storable(request.query)).strip():
+        prompt = prompt.recall(session, query, scope=scope_of(session))
     return prompt
 
 

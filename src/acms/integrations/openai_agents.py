@@ -112,7 +112,7 @@ class ACMSSession:
         given, instructions = data.model_data.input, data.model_data.instructions
         prompt = Prompt(self._codec)
         if instructions:
-            prompt = prompt.system(instructions)
+            prompt = prompt.system(storable(instructions))
         written = len(prompt.steps)
         tools = [
             Tool(name=one.name, description=one.description, parameters=one.params_json_schema)
@@ -152,7 +152,8 @@ class ACMSSession:
         parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
         media = [part for part in parts if part.get("type") in ("input_image", "input_file")]
         plain = {**item, "content": [part for part in parts if part not in media]} if media else item
-        return self._codec.counter.count(json.dumps(plain, ensure_ascii=False)) + PER_MEDIUM * len(media)
+        written = storable(json.dumps(plain, ensure_ascii=False))
+        return self._codec.counter.count(written) + PER_MEDIUM * len(media)
 
 
 def _item(entry: Entry) -> Any:
@@ -180,7 +181,9 @@ def _message(item: Any) -> dict[str, Any]:
         if text := _text(plain.get("content")):
             parts.append(Text(text))
     elif kind == "function_call":
-        parts.append(ToolCall(str(plain["call_id"]), str(plain["name"]), str(plain.get("arguments", ""))))
+        parts.append(
+            ToolCall(str(plain["call_id"]), str(plain["name"]), storable(str(plain.get("arguments", ""))))
+        )
     elif kind == "function_call_output":
         role = Role.TOOL
         parts.append(ToolResult(str(plain["call_id"]), _text(plain.get("output"))))
@@ -200,7 +203,8 @@ def _what(item: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what an item says, whatever form it has."""
     kind = item.get("type", "message")
     said = _text(item.get("output" if kind == "function_call_output" else "content"))
-    return (kind, *(str(item.get(name) or "") for name in ("role", "call_id", "name", "arguments")), said)
+    named = (str(item.get(name) or "") for name in ("role", "call_id", "name", "arguments"))
+    return (kind, *map(storable, named), said)
 
 
 def _says(item: Any) -> bool:
