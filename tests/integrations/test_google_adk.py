@@ -265,6 +265,32 @@ async def test_no_state_changes_without_its_event(
         assert session.events == (await loaded(sessions)).events == [event]
 
 
+async def test_an_older_event_changes_the_state_once(
+    sessions: ACMSSessionService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await begun(sessions)
+    now = session.last_update_time + 10
+
+    def event(number: int, late: float = 0) -> Event:
+        changed = EventActions(state_delta={"k": number, f"k{number}": number, "user:k": number})
+        return Event(id=f"e{number}", author="user", timestamp=now - late, actions=changed)
+
+    await sessions.append_event(session, event(1))
+    await sessions.append_event(session, event(2, late=20))
+    assert session.last_update_time == now
+    with monkeypatch.context() as patch:
+        patch.setattr(sessions, "_change", broken)
+        with pytest.raises(OSError, match="the state"):
+            await sessions.append_event(session, event(3, late=20))
+    assert (await loaded(sessions)).state == {"k": 2, "k1": 1, "k2": 2, "user:k": 2}
+    for again in (event(1), event(3, late=20), event(2, late=20), event(1), event(3, late=20)):
+        await sessions.append_event(session, again)
+    found = await loaded(sessions)
+    assert found.state == {"k": 3, "k1": 1, "k2": 2, "k3": 3, "user:k": 3}
+    assert [one.id for one in found.events] == [one.id for one in session.events] == ["e1", "e2", "e3"]
+    assert found.last_update_time == now
+
+
 async def broken(*given: Any) -> None:
     raise OSError("the state cannot be reached")
 
