@@ -193,6 +193,18 @@ async def test_arguments_of_any_kind_are_kept(storage: StorageBackend) -> None:
     await history.aclose()
 
 
+async def test_what_no_store_can_keep_ends_no_run(tmp_path: Path) -> None:
+    async with Driver(f"sqlite:///{tmp_path}/m.db") as agent:
+        odd = "half\0 a \ud800word"
+        thought = Message("assistant", [Content.from_text_reasoning(text=odd), odd])
+        state = agent.session.state["acms"]
+        await agent.history.save_messages(agent.name, [Message("user", ["\0"]), thought], state=state)
+        await agent.turn("half\0 a word")
+        said = [entry.content for entry in await agent.memory.entries()]
+        assert said[:3] == ["", "half a ?word", "half a word"]
+        assert len(await agent.kept()) == len(said)
+
+
 class Disk(BaseModel):
     name: str
 

@@ -28,6 +28,7 @@ from pydantic import BaseModel
 
 from acms import ACMS, TokenBudgetExceededError, ValidationError, open_storage
 from acms.integrations.google_adk import ACMSMemoryService, ACMSPlugin, ACMSSessionService
+from acms.integrations.google_adk.events import namespace_of
 from acms.kv import open_kv
 from tests.integrations import agent as script
 from tests.integrations.pages import run_example, run_page
@@ -264,6 +265,32 @@ async def test_no_state_changes_without_its_event(
         assert session.events == (await loaded(sessions)).events == [event]
 
 
+async def test_an_older_event_changes_the_state_once(
+    sessions: ACMSSessionService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await begun(sessions)
+    now = session.last_update_time + 10
+
+    def event(number: int, late: float = 0) -> Event:
+        changed = EventActions(state_delta={"k": number, f"k{number}": number, "user:k": number})
+        return Event(id=f"e{number}", author="user", timestamp=now - late, actions=changed)
+
+    await sessions.append_event(session, event(1))
+    await sessions.append_event(session, event(2, late=20))
+    assert session.last_update_time == now
+    with monkeypatch.context() as patch:
+        patch.setattr(sessions, "_change", broken)
+        with pytest.raises(OSError, match="the state"):
+            await sessions.append_event(session, event(3, late=20))
+    assert (await loaded(sessions)).state == {"k": 2, "k1": 1, "k2": 2, "user:k": 2}
+    for again in (event(1), event(3, late=20), event(2, late=20), event(1), event(3, late=20)):
+        await sessions.append_event(session, again)
+    found = await loaded(sessions)
+    assert found.state == {"k": 3, "k1": 1, "k2": 2, "k3": 3, "user:k": 3}
+    assert [one.id for one in found.events] == [one.id for one in session.events] == ["e1", "e2", "e3"]
+    assert found.last_update_time == now
+
+
 async def broken(*given: Any) -> None:
     raise OSError("the state cannot be reached")
 
@@ -398,6 +425,26 @@ async def test_memories_are_found_and_deleted_as_in_memory(tmp_path: Path) -> No
             await memory.delete_memory(**ANA, memory_id=found.id)
             await memory.add_session_to_memory(session)
             assert "My cat is called Miezi." not in await texts(memory, "Miezi")
+
+
+async def test_a_memory_that_was_edited_is_deleted_with_its_edits(tmp_path: Path) -> None:
+    async with open_storage(f"sqlite:///{tmp_path}/m.db") as storage:
+        memory = ACMSMemoryService(storage)
+        await memory.add_events_to_memory(**ANA, events=[said("e1", "The code is 1234.")], session_id="s")
+        async with ACMS("s", storage, None, namespace=namespace_of(APP, USER)) as session:
+            for code in (5678, 9999):
+                await session.replace((await session.entries())[0].id, f"The code is {code}.")
+        (found,) = (await memory.search_memory(**ANA, query="code")).memories
+        await memory.delete_memory(**ANA, memory_id=found.id)
+        assert await texts(memory, "code") == set()
+
+
+async def test_a_query_that_no_store_could_keep_is_answered(tmp_path: Path) -> None:
+    async with open_storage(f"sqlite:///{tmp_path}/m.db") as storage:
+        memory = ACMSMemoryService(storage)
+        await memory.add_events_to_memory(**ANA, events=[said("e1", "My cat is called Miezi.")])
+        assert await texts(memory, "Miezi\0 \ud800") == {"My cat is called Miezi."}
+        assert await texts(memory, "\0") == set()
 
 
 async def texts(memory: BaseMemoryService, query: str) -> set[str]:

@@ -111,6 +111,23 @@ async def test_a_run_without_a_thread_and_a_budget_without_room_are_told() -> No
         await agent.turn("Hello.", "u1")
 
 
+async def test_what_no_store_can_keep_ends_no_run() -> None:
+    agent = Driver("memory://")
+    odd = "half\0 a \ud800word"
+    call = {"id": "c1", "name": "disk", "args": {"host": f"{odd}-1"}, "type": "tool_call"}
+    thought = AIMessage(
+        [{"type": "text", "text": odd}], id="a1", additional_kwargs={"of": odd}, tool_calls=[call]
+    )
+    agent.model.given = [thought, AIMessage(odd, id="a2")]
+    await agent.turn(odd, "u1")
+    await agent.turn("Thanks.", "u2")
+    asked, called, _, answered, *_ = await agent.kept()
+    assert [asked.text, answered.text] == ["half a ?word"] * 2
+    assert called.content == [{"type": "text", "text": "half\0 a ?word"}]
+    assert await ACMSRetriever(session=agent.session).ainvoke(odd)
+    await agent.aclose()
+
+
 # ── the history ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 KINDS: list[BaseMessage] = [

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from acms import ACMS, TokenBudgetExceededError, ValidationError, open_storage
 from acms.integrations.llama_index import ACMSFunctionAgent, ACMSMemory, ACMSMemoryBlock, ACMSRetriever
+from acms.model import Kind
 from tests.integrations import agent as script
 from tests.integrations.pages import run_example, run_page
 
@@ -199,11 +200,33 @@ def test_messages_come_back_as_they_were_put_also_without_a_loop() -> None:
 async def test_a_list_is_put_whole_or_not_at_all() -> None:
     async with ACMS("s", "memory://", None) as session:
         memory = ACMSMemory(session=session, budget=4000)
-        unkept = ChatMessage(role="user", content="half\0a word")
+        unkept = ChatMessage(role="user", content="too long" * 200_000)
         for put in (memory.put_messages, memory.aput_messages, memory.set, memory.aset):
             with pytest.raises(ValidationError):
                 await resolved(put([MESSAGES[1], unkept]))
             assert await memory.aget_all() == []
+
+
+async def test_what_no_store_can_keep_ends_no_run() -> None:
+    odd = "half\0 a \ud800word"
+    call = {"id": "c1", "type": "function", "function": {"name": "disk", "arguments": odd}}
+    blocks = [ThinkingBlock(content=odd), TextBlock(text=odd)]
+    async with ACMS("s", "memory://", None) as session:
+        memory = ACMSMemory(session=session, budget=4000)
+        await memory.aput_messages(
+            [
+                ChatMessage(role="user", content="\0"),
+                ChatMessage(role="assistant", blocks=blocks, additional_kwargs={"tool_calls": [call]}),
+                ChatMessage(role="tool", content=odd, additional_kwargs={"tool_call_id": "c1"}),
+                ChatMessage(role="user", content=odd),
+            ]
+        )
+        shown = await memory.aget(odd)
+        assert [one.role.value for one in shown] == ["assistant", "tool", "user"]
+        assert (await memory.aget_all())[2:] == shown[1:]
+        assert shown[2].content == "half\0 a ?word"
+        assert [entry.content for entry in await session.entries()][2:] == ["half a ?word"] * 2
+        assert await ACMSRetriever(session).aretrieve(odd)
 
 
 async def resolved(given: Any) -> Any:
@@ -231,6 +254,26 @@ async def test_setting_and_resetting_need_no_thread(monkeypatch: pytest.MonkeyPa
                 assert await memory.aget_all() == [MESSAGES[1], last]
             await memory.areset()
             assert await memory.aget_all() == []
+
+
+async def test_setting_brings_nothing_back_that_was_edited_or_summarised() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        memory = ACMSMemory(session=session, budget=4000)
+        said = [ChatMessage(role="user", content=f"Message {number}. " * 20) for number in range(20)]
+        await memory.aput_messages(said)
+        (edited, *_, last) = await session.entries()
+        for text in ("Edited.", "Edited again."):
+            await session.replace(edited.id, text)
+            await session.replace(last.id, text)
+        await memory.aset(said[17:19])
+        assert await memory.aget_all() == said[17:19]
+        await memory.aput_messages(said)
+        for recent in (12, 4):
+            await session.wait(await session.compact(preserve_recent_count=recent))
+        assert (await session.entries())[0].kind is Kind.SUMMARY
+        for some in ([said[19]], said[:1]):
+            await memory.aset(some)
+            assert await memory.aget_all() == some
 
 
 async def test_what_was_edited_keeps_its_frame() -> None:

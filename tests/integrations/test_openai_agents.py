@@ -6,11 +6,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from agents import Runner, SessionSettings
 from agents.memory import OpenAIResponsesCompactionSession
+from agents.run_config import ModelInputData
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,6 +72,31 @@ async def test_pop_and_clear_rewind_but_history_keeps_everything(session: ACMSSe
     await session.add_items([ITEMS[4]])
     assert await session.get_items() == [ITEMS[4]]
     assert await session.memory.at(len(ITEMS)).entries() != []
+
+
+async def test_an_edited_item_says_what_it_says_now(session: ACMSSession) -> None:
+    await session.add_items(ITEMS)
+    asked, _, _, answered, *_ = entries = await session.memory.entries()
+    for entry in (asked, answered, entries[4]):
+        await session.memory.replace(entry.id, "Of db2.")
+    found = await session.get_items()
+    assert found[0] == {"role": "user", "content": "Of db2."}
+    assert found[3] == {"type": "function_call_output", "call_id": "c1", "output": "Of db2."}
+    assert found[4] == {"role": "assistant", "content": "Of db2."}
+    assert [*found[1:3], *found[5:]] == [*ITEMS[1:3], *ITEMS[5:]]
+
+
+async def test_popping_brings_nothing_back_that_was_edited_or_summarised(session: ACMSSession) -> None:
+    await session.add_items([{"role": "user", "content": f"Message {number}. " * 20} for number in range(20)])
+    for text in ("Edited.", "Edited again."):
+        await session.memory.replace((await session.memory.entries(1))[0].id, text)
+    assert await session.pop_item() == {"role": "user", "content": "Edited again."}
+    assert len(await session.get_items()) == 19
+    await session.memory.wait(await session.memory.compact(preserve_recent_count=0))
+    (summary,) = await session.get_items()
+    assert await session.pop_item() == summary
+    assert await session.get_items() == []
+    assert await session.pop_item() is None
 
 
 async def test_the_same_log_can_be_recalled_and_its_tool_calls_are_groups(session: ACMSSession) -> None:
@@ -148,6 +175,24 @@ def test_blocking_runs_use_a_session_from_many_event_loops(tmp_path: Path) -> No
     asyncio.run(agent.session.add_items([{"role": "user", "content": "One more."}]))
     assert len(asyncio.run(agent.session.get_items())) == 5
     asyncio.run(agent.session.close())
+
+
+async def test_what_no_store_can_keep_ends_no_run() -> None:
+    session = ACMSSession("s", open_storage("memory://"))
+    odd = "half\0 a \ud800word"
+    items = [
+        {"role": "user", "content": odd},
+        {"type": "function_call", "call_id": "c1", "name": "disk", "arguments": odd},
+        {"type": "function_call_output", "call_id": "c1", "output": odd},
+        {"role": "assistant", "content": odd},
+    ]
+    await session.add_items(items)
+    assert await session.get_items() == items
+    data: Any = SimpleNamespace(
+        model_data=ModelInputData([*items, items[0]], odd), agent=SimpleNamespace(tools=[])
+    )
+    assert (await session.within(4000)(data)).input == [*items, items[0]]
+    await session.close()
 
 
 async def test_settings_of_the_sdk_limit_what_is_read() -> None:

@@ -225,6 +225,22 @@ async def test_what_was_edited_or_withheld_is_not_shown_as_it_was_made() -> None
     assert "floor is 4" in shown
 
 
+async def test_what_no_store_can_keep_ends_no_run() -> None:
+    odd = "half\0 a \ud800word"
+    given: list[ModelMessage] = [
+        ModelRequest([UserPromptPart("\0")]),
+        ModelResponse([ThinkingPart(odd), TextPart(odd), ToolCallPart("disk", {"host": "db1"}, "c1")]),
+        ModelRequest([ToolReturnPart("disk", odd, "c1")]),
+    ]
+    async with ACMS("s", "memory://", None) as session:
+        await session.sync([DIALECT.write(piece) for piece in history.pieces(given)])
+        await agent(session, Model()).run(["half\0 a word"])
+        said = [entry.content for entry in await session.entries()]
+        assert said[0] == ""
+        assert said[1].startswith("half a ?word")
+        assert said[2:4] == ["half a ?word", "half a word"]
+
+
 async def test_reasoning_tools_and_system_prompts_count() -> None:
     model = Model(budget=400, thinking="Let me think about it. " * 8)
     async with ACMS("s", "memory://", None) as session:

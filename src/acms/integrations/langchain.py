@@ -30,7 +30,7 @@ from pydantic import ConfigDict
 
 from acms.errors import ConfigurationError
 from acms.integrations.langchain_messages import chat_message, completed, message_of, offered, stored
-from acms.integrations.model_input import scope_of
+from acms.integrations.model_input import scope_of, storable
 from acms.ports import StorageBackend
 from acms.prompt import Prompt
 from acms.providers.codecs import OpenAIChat
@@ -115,7 +115,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         """Return the request with the messages that the budget allows."""
         prompt = Prompt(self._codec)
         if request.system_message is not None and request.system_message.text.strip():
-            prompt = prompt.system(request.system_message.text)
+            prompt = prompt.system(storable(request.system_message.text))
         written = len(prompt.steps)
         if tools := [one for one in map(offered, request.tools) if one is not None]:
             prompt = prompt.tools(tools)
@@ -123,7 +123,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         async with self._session(config) as session:
             await session.sync([stored(message) for message in request.messages])
             prompt = prompt.history(session)
-            if asked.strip():
+            if (asked := storable(asked)).strip():
                 prompt = prompt.recall(session, asked, scope=scope_of(session))
             rendered = await prompt.render(self._budget)
             sources = [message.sources for message in rendered.messages[written:]]
@@ -227,7 +227,7 @@ class ACMSRetriever(BaseRetriever):
     async def _documents(self, query: str, k: int | None) -> list[Document]:
         limit = self.k if k is None else k
         items = await self.session.recall(
-            query, budget=self.budget, limit=limit, scope=self.scope, relevant_only=True
+            storable(query), budget=self.budget, limit=limit, scope=self.scope, relevant_only=True
         )
         found: list[Document] = []
         for item in sorted(items, key=lambda item: -item.score):

@@ -18,9 +18,19 @@ from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock
 from llama_index.core.memory import BaseMemory, BaseMemoryBlock
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation
+from pydantic_core import PydanticSerializationError
 
 from acms.codecs import OpenAIChat
-from acms.integrations.model_input import Made, Request, as_made, json_text, model_input, scope_of
+from acms.integrations.model_input import (
+    Made,
+    Request,
+    as_made,
+    json_text,
+    model_input,
+    scope_of,
+    storable,
+    withdraw,
+)
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
 from acms.results import ContextItems
@@ -83,7 +93,7 @@ class ACMSMemory(BaseMemory):
         held = {*done.unchanged, *done.appended, *done.replaced}
         for entry in await self.session.entries():  # what stood before them
             if entry.id not in held:
-                await self.session.retract(entry.id, reason="set", alone=True)
+                await withdraw(self.session, entry, reason="set")
 
     async def areset(self) -> None:
         """Put all messages out of force. History keeps them: `acms.erasure` erases."""
@@ -153,7 +163,7 @@ class ACMSMemoryBlock(BaseMemoryBlock[str]):
         return await self._text(self.session.counter.count(content) - tokens_to_truncate) or None
 
     async def _text(self, budget: int) -> str:
-        if budget <= 0 or not self._asked.strip():
+        if budget <= 0 or not storable(self._asked).strip():
             return ""
         return (await _recall(self.session, self._asked, budget)).text()
 
@@ -187,7 +197,7 @@ class ACMSRetriever(BaseRetriever):
 
 async def _recall(session: ACMS, query: str, budget: int, limit: int | None = None) -> ContextItems:
     scope = scope_of(session)
-    return await session.recall(query, budget=budget, scope=scope, limit=limit, relevant_only=True)
+    return await session.recall(storable(query), budget=budget, scope=scope, limit=limit, relevant_only=True)
 
 
 class _Dialect:
@@ -203,13 +213,13 @@ class _Dialect:
         if role is Role.TOOL and not called:
             role = Role.USER
         if role is Role.TOOL:
-            parts: list[Part] = [ToolResult(str(called), message.content or "")]
+            parts: list[Part] = [ToolResult(str(called), storable(message.content or ""))]
         else:
             parts = [part for block in message.blocks for part in _part(block)]
             if not any(isinstance(part, ToolCall) for part in parts):
                 parts += [_call(one) for one in more.get("tool_calls") or ()]
         if not _bytes(message.blocks):
-            parts.append(Raw(self.vendor, message.model_dump_json()))
+            parts.append(Raw(self.vendor, _dumped(message)))
         return {"role": role, "parts": parts or [Text("")]}
 
     def read(self, json: str) -> ChatMessage:
@@ -236,18 +246,26 @@ def _part(block: Any) -> list[Part]:
             ToolCall(block.tool_call_id or block.tool_name, block.tool_name, json_text(block.tool_kwargs))
         ]
     if isinstance(block, types.ThinkingBlock):
-        return [Reasoning(block.content)] if block.content else []
+        return [Reasoning(storable(block.content))] if block.content else []
     if isinstance(block, types.ImageBlock) and block.url:
         return [Media(block.image_mimetype or "image/*", str(block.url))]
     if isinstance(block, _FILES):
         return [Text(f"[{block.block_type}: {getattr(block, 'url', None) or getattr(block, 'path', None)}]")]
-    return [Text(text)] if (text := getattr(block, "text", "")) else []
+    return [Text(storable(text))] if (text := getattr(block, "text", "")) else []
+
+
+def _dumped(message: ChatMessage) -> str:
+    """Return a message as JSON, also one with half of a character."""
+    try:
+        return message.model_dump_json()
+    except PydanticSerializationError:
+        return json_text(message.model_dump())
 
 
 def _call(given: Any) -> ToolCall:
     """Read a call as clients of Chat Completions leave it beside a message."""
     call = given if isinstance(given, dict) else given.model_dump()
-    return ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+    return ToolCall(call["id"], call["function"]["name"], storable(call["function"]["arguments"]))
 
 
 def _bytes(blocks: Sequence[Any]) -> int:

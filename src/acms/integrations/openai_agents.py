@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from acms.config import ACMSConfig
 from acms.errors import MissingExtraError
-from acms.integrations.model_input import raw_of, scope_of, storable
+from acms.integrations.model_input import raw_of, says, scope_of, storable, withdraw
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.ports import Embedder, StorageBackend, TokenCounter
 from acms.prompt import Prompt
@@ -68,7 +68,7 @@ class ACMSSession:
         self._locks: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
-        """Return the items in force, oldest first; with a limit the newest of them."""
+        """Return the items in force as they read now, oldest first; with a limit the newest of them."""
         limit = resolve_session_limit(limit, self.session_settings)
         entries = await self.memory.entries(limit) if limit is None or limit > 0 else ()
         return [_item(entry) for entry in entries]
@@ -79,10 +79,13 @@ class ACMSSession:
             await self.memory.ingest_many([_message(item) for item in items])
 
     async def pop_item(self) -> Any | None:
-        """Put the newest item out of force and return it; None when there is none. History keeps it."""
+        """Put the newest item out of force and return it; None when there is none. History keeps it.
+
+        A summary goes with all that it stands for.
+        """
         async with self._locks.here():
             for newest in await self.memory.entries(1):
-                await self.memory.retract(newest.id, reason="popped", alone=True)
+                await withdraw(self.memory, newest, reason="popped")
                 return _item(newest)
             return None
 
@@ -109,7 +112,7 @@ class ACMSSession:
         given, instructions = data.model_data.input, data.model_data.instructions
         prompt = Prompt(self._codec)
         if instructions:
-            prompt = prompt.system(instructions)
+            prompt = prompt.system(storable(instructions))
         written = len(prompt.steps)
         tools = [
             Tool(name=one.name, description=one.description, parameters=one.params_json_schema)
@@ -149,13 +152,16 @@ class ACMSSession:
         parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
         media = [part for part in parts if part.get("type") in ("input_image", "input_file")]
         plain = {**item, "content": [part for part in parts if part not in media]} if media else item
-        return self._codec.counter.count(json.dumps(plain, ensure_ascii=False)) + PER_MEDIUM * len(media)
+        written = storable(json.dumps(plain, ensure_ascii=False))
+        return self._codec.counter.count(written) + PER_MEDIUM * len(media)
 
 
 def _item(entry: Entry) -> Any:
     if kept := raw_of(entry, _VENDOR):
-        return json.loads(kept)
-    for part in entry.parts:  # withheld: the frame of a call and of its answer stays
+        item = json.loads(kept)
+        if says(entry, _message(item)):
+            return item
+    for part in entry.parts:  # edited or withheld: the frame of a call and of its answer stays
         if isinstance(part, ToolCall):
             called = {"type": "function_call", "call_id": part.call_id}
             return {**called, "name": part.name, "arguments": part.arguments}
@@ -175,7 +181,9 @@ def _message(item: Any) -> dict[str, Any]:
         if text := _text(plain.get("content")):
             parts.append(Text(text))
     elif kind == "function_call":
-        parts.append(ToolCall(str(plain["call_id"]), str(plain["name"]), str(plain.get("arguments", ""))))
+        parts.append(
+            ToolCall(str(plain["call_id"]), str(plain["name"]), storable(str(plain.get("arguments", ""))))
+        )
     elif kind == "function_call_output":
         role = Role.TOOL
         parts.append(ToolResult(str(plain["call_id"]), _text(plain.get("output"))))
@@ -195,7 +203,8 @@ def _what(item: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what an item says, whatever form it has."""
     kind = item.get("type", "message")
     said = _text(item.get("output" if kind == "function_call_output" else "content"))
-    return (kind, *(str(item.get(name) or "") for name in ("role", "call_id", "name", "arguments")), said)
+    named = (str(item.get(name) or "") for name in ("role", "call_id", "name", "arguments"))
+    return (kind, *map(storable, named), said)
 
 
 def _says(item: Any) -> bool:

@@ -12,6 +12,7 @@ from google.genai import types
 
 from acms.config import ACMSConfig
 from acms.integrations.google_adk.events import EventDialect, namespace_of
+from acms.integrations.model_input import storable, withdraw
 from acms.model import Role
 from acms.ports import StorageBackend
 from acms.results import ContextItem
@@ -60,7 +61,7 @@ class ACMSMemoryService(BaseMemoryService):
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
         """Return what answers a query, from all sessions of the user, facts and messages; a blank one nothing."""
-        if not query.strip():
+        if not (query := storable(query)).strip():
             return SearchMemoryResponse()
         async with self._session(app_name, user_id, _MEMORIES) as session:
             items = await session.recall(query, budget=self._budget, scope="namespace", relevant_only=True)
@@ -68,14 +69,14 @@ class ACMSMemoryService(BaseMemoryService):
         return SearchMemoryResponse(memories=[_memory(item) for item in ranked])
 
     async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:
-        """Retract a memory by the id that a search gave it; an unknown one changes nothing."""
+        """Retract a memory, with its edits, by the id that a search gave it; an unknown one changes nothing."""
         (entry,) = await self._storage.get([memory_id]) if memory_id else (None,)
         if entry is None:
             return
         context = await self._storage.context(entry.context)
         if context.namespace == namespace_of(app_name, user_id):
             async with self._session(app_name, user_id, context.key or context.id) as session:
-                await session.retract(entry.id, reason="deleted", alone=True)
+                await withdraw(session, entry, reason="deleted")
 
     def _session(self, app_name: str, user_id: str, session_id: str) -> ACMS:
         namespace = namespace_of(app_name, user_id)

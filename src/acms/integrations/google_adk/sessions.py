@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import uuid4
@@ -25,7 +26,7 @@ from acms.errors import ConflictError, EntryNotFoundError, IdempotencyMismatchEr
 from acms.integrations.google_adk.events import EventDialect, events_of, namespace_of
 from acms.integrations.model_input import Sessions, StateMemory, original
 from acms.kv import list_entries, update_entry
-from acms.model import Json, KVEntry
+from acms.model import EMPTY, Json, KVEntry
 from acms.ports import StorageBackend
 from acms.results import Erasure
 from acms.session import ACMS
@@ -33,6 +34,8 @@ from acms.session import ACMS
 __all__ = ["ACMSSessionService"]
 
 _ROOT = "google-adk"
+_BEGUN = 64
+"""How many events a session remembers that were begun and never ended."""
 
 
 class ACMSSessionService(BaseSessionService):
@@ -127,39 +130,57 @@ class ACMSSessionService(BaseSessionService):
     async def append_event(self, session: Session, event: Event) -> Event:
         """Store an event, then what it changes in the state; the same event again changes nothing.
 
-        The state is never changed without its event; the same event again completes what was cut short in between.
+        The state is never changed without its event; the same event again completes what was cut short in between, over
+        what was changed since.
         """
         if event.partial:
             return event
         names = {"app_name": session.app_name, "user_id": session.user_id, "session_id": session.id}
         memory = self.memory(**names)
-        key = _key("session", session.app_name, session.user_id, session.id)
-        row = await self._kv.get(key)
+        row = await self._kv.get(_key("session", session.app_name, session.user_id, session.id))
         if row is None:
             raise SessionNotFoundError(f"Session {session.id} not found.")
         event.id = event.id or str(uuid4())
         known = await _is_known(memory, event)
-        if known and row.data["updated"] >= event.timestamp:
+        if known and row.data["updated"] >= event.timestamp and event.id not in row.data.get("begun", ()):
             return event
         self._apply_temp_state(session, event)
         event = self._trim_temp_delta_state(event)
         app, user, own = _split(event.actions.state_delta)
         if not known:
+            if app or user or own:
+                await self._update(session, event, begun=True)
             await _store(memory, event)
         await self._change(_key("app", session.app_name), app)
         await self._change(_key("user", session.app_name, session.user_id), user)
-
-        def updated(entry: KVEntry | None) -> Json:
-            if entry is None:
-                raise SessionNotFoundError(f"Session {session.id} not found.")
-            return {"state": {**entry.data["state"], **own}, "updated": event.timestamp}
-
-        await update_entry(self._kv, key, updated)
-        session.last_update_time = event.timestamp
+        await self._update(session, event, own)
+        session.last_update_time = max(session.last_update_time, event.timestamp)
         if not known or event not in session.events:
             session.events.append(event)
         self._update_session_state(session, event)
         return event
+
+    async def _update(
+        self, session: Session, event: Event, state: Mapping[str, Any] = EMPTY, *, begun: bool = False
+    ) -> None:
+        """Note that an event is about to be stored, or change the state of its session: then it has ended."""
+
+        def updated(entry: KVEntry | None) -> Json:
+            if entry is None:
+                raise SessionNotFoundError(f"Session {session.id} not found.")
+            data = entry.data
+            others = [id for id in data.get("begun", ()) if id != event.id]
+            if begun:
+                return {**data, "begun": [*others, event.id][-_BEGUN:]}
+            newest = max(data["updated"], event.timestamp)
+            return {
+                "state": {**data["state"], **state},
+                "updated": newest,
+                **({"begun": others} if others else {}),
+            }
+
+        key = _key("session", session.app_name, session.user_id, session.id)
+        await update_entry(self._kv, key, updated)
 
     async def _session(self, app_name: str, user_id: str, session_id: str, data: Any) -> Session:
         state = dict(data["state"])
