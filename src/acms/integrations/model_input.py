@@ -359,9 +359,8 @@ async def withdraw(session: ACMS, entry: Entry, *, reason: str) -> None:
                 await withdraw(session, one, reason=reason)
     elif entry.kind is Kind.MESSAGE and entry.replaces:
         (said,) = await session.at(anchor(entry)).entries(1) or [entry]
-        entry = (
-            said if said.version == anchor(entry) else entry
-        )  # else its content is gone, and cannot come back
+        if said.version == anchor(entry):  # otherwise its content is gone, and cannot come back
+            entry = said
     await session.retract(entry.id, reason=reason, alone=True)
     for one in below:
         await withdraw(session, one, reason=reason)

@@ -120,7 +120,7 @@ def labelled(text: str, label: str) -> str:
     return f"{text} {label}" if text and label else text
 
 
-LONGEST = 400
+LONGEST_LABEL = 400
 """Characters of a label, at most."""
 _LABEL = re.compile(
     r"(?: \[(?:(?:from|until) [\d: -]+(?:UTC)?(?: until [\d: -]+(?:UTC)?)?"
@@ -130,7 +130,7 @@ _LABEL = re.compile(
 
 def label_of(shown: str) -> str:
     """Return the label that ends what was shown, with the space before it; "" without one."""
-    found = _LABEL.search(shown[-LONGEST:])
+    found = _LABEL.search(shown[-LONGEST_LABEL:])
     return found[0] if found else ""
 
 

@@ -206,9 +206,8 @@ async def remember(memory: Memory, given: Remember) -> Mapping[str, Json]:
     except ACMSError as error:
         error.options = (f"the text was stored as {receipt.message_id}; forget it, or go on", *error.options)
         if isinstance(error, PermissionDeniedError):
-            error.scope = (
-                ""  # over HTTP a client would get itself the scope, ask again, and store the text again
-            )
+            # Over HTTP a client would get itself the scope, ask again, and store the text again.
+            error.scope = ""
         raise
     return made
 

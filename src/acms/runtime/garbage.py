@@ -6,10 +6,8 @@ import asyncio
 import ctypes
 import gc
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
-from functools import cache
+from contextlib import asynccontextmanager, suppress
 from time import perf_counter
-from typing import Any
 
 __all__ = ["collecting"]
 
@@ -70,14 +68,5 @@ async def _collect(quiet: Callable[[], bool], enough: int) -> None:
 
 def trim() -> None:
     """Give free memory back to the system, where the C library is glibc, which keeps what threads have freed."""
-    found = _malloc_trim()
-    if found is not None:
-        found(0)
-
-
-@cache
-def _malloc_trim() -> Any:
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # another C library, or another system
-        return None
+    with suppress(AttributeError, OSError, TypeError):  # another C library, or another system
+        ctypes.CDLL(None).malloc_trim(0)
