@@ -88,20 +88,6 @@ async def test_the_answer_of_a_tool_that_ends_the_run_is_stored() -> None:
     assert await agent.said() == [("user", "How full is it?"), ("assistant", ""), ("tool", "40 %")]
 
 
-async def test_sessions_that_are_not_used_are_closed_when_there_are_many(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from acms.integrations import langchain
-
-    monkeypatch.setattr(langchain, "_SESSIONS", 2)
-    agent = Driver("memory://")
-    for thread in "abcab":
-        await agent.answer("Hello.", f"u{thread}", thread)
-    assert [thread for _, thread in agent.middleware._sessions] == ["a", "b"]
-    async with ACMS("a", agent.storage, namespace=agent.namespace) as session:
-        assert len(await session.entries()) == 3, "the same message again is not stored again"
-
-
 async def test_a_run_without_a_thread_and_a_budget_without_room_are_told() -> None:
     agent = Driver("memory://")
     with pytest.raises(ConfigurationError, match="which conversation"):

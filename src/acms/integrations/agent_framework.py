@@ -10,6 +10,8 @@ Every request to the model, also those between calls of tools, is made of the lo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -27,7 +29,8 @@ from agent_framework import (
 from acms.codecs import OpenAIChat
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
-from acms.integrations.model_input import Made, Request, Sessions, as_made, json_text, model_input, storable
+from acms.integrations.model_input import Made, Request, as_made, json_text, model_input, storable
+from acms.integrations.sessions import Sessions
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, StorageBackend, TokenCounter
 from acms.prompt_types import Tool
@@ -63,13 +66,11 @@ class ACMSHistoryProvider(HistoryProvider):
         self.budget = budget
         self.codec: Codec = codec or OpenAIChat("gpt-5")
         self._namespace = namespace
-        self._sessions = Sessions(storage, config)
+        self._sessions = Sessions(storage, config=config)
 
     def memory(self, session_id: str | None, state: Mapping[str, Any] | None = None) -> ACMS:
-        """Return the ACMS session of a session, for recall, forks and time travel."""
-        if not session_id:
-            raise ValidationError("a run without a session has no log", field="session_id")
-        return self._sessions.of((state or {}).get("namespace", self._namespace), session_id)
+        """Return the ACMS session of a session, for recall, forks and time travel; it stays open until `aclose`."""
+        return self._sessions.of(*self._names(session_id, state))
 
     async def aclose(self) -> None:
         """Close the sessions; the storage is whoever opened it's."""
@@ -79,7 +80,8 @@ class ACMSHistoryProvider(HistoryProvider):
         self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
     ) -> list[Message]:
         """Return all messages in force as they were saved; of one that was edited or withheld what is shown of it."""
-        return as_made(await self.memory(session_id, state).entries(), _DIALECT)
+        async with self._sessions.use(*self._names(session_id, state)) as memory:
+            return as_made(await memory.entries(), _DIALECT)
 
     async def save_messages(
         self,
@@ -91,7 +93,8 @@ class ACMSHistoryProvider(HistoryProvider):
     ) -> None:
         """Append messages in order, all or none."""
         if messages:
-            await self.memory(session_id, state).ingest_many([_DIALECT.write(one) for one in messages])
+            async with self._sessions.use(*self._names(session_id, state)) as memory:
+                await memory.ingest_many([_DIALECT.write(one) for one in messages])
 
     async def before_run(
         self,
@@ -102,7 +105,8 @@ class ACMSHistoryProvider(HistoryProvider):
         state: dict[str, Any],
     ) -> None:
         """See to it that each request of the run is made of the log."""
-        run = _Run(self, self.memory(context.session_id, state), len(context.input_messages))
+        used = partial(self._sessions.use, *self._names(context.session_id, state))
+        run = _Run(self, used, len(context.input_messages))
         context.metadata[self.source_id] = run
         context.extend_middleware(self.source_id, run)
 
@@ -118,13 +122,24 @@ class ACMSHistoryProvider(HistoryProvider):
         answered = context.response.messages if context.response else ()
         await context.metadata[self.source_id].store([*context.input_messages, *answered])
 
+    def _names(self, session_id: str | None, state: Mapping[str, Any] | None) -> tuple[str, str]:
+        """Return the namespace and the name of the ACMS session of a session."""
+        if not session_id:
+            raise ValidationError("a run without a session has no log", field="session_id")
+        return (state or {}).get("namespace", self._namespace), session_id
+
 
 class _Run(ChatMiddleware):
     """One run of an agent: its messages so far, and the requests they lead to."""
 
-    def __init__(self, provider: ACMSHistoryProvider, memory: ACMS, inputs: int) -> None:
+    def __init__(
+        self,
+        provider: ACMSHistoryProvider,
+        used: Callable[[], AbstractAsyncContextManager[ACMS]],
+        inputs: int,
+    ) -> None:
         self._provider = provider
-        self._memory = memory
+        self._used = used
         self._inputs = inputs
         self._id = uuid4().hex
         self._stored: dict[str, Message] = {}
@@ -135,7 +150,8 @@ class _Run(ChatMiddleware):
         """Append what a run has said beyond what is stored."""
         new = {f"{self._id}:{place}": one for place, one in enumerate(messages) if place >= len(self._stored)}
         if new:
-            await self._memory.ingest_many([_DIALECT.write(one, key) for key, one in new.items()])
+            async with self._used() as memory:
+                await memory.ingest_many([_DIALECT.write(one, key) for key, one in new.items()])
             self._stored.update(new)
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
@@ -159,7 +175,8 @@ class _Run(ChatMiddleware):
                 if hasattr(one, "parameters")
             ],
         )
-        context.messages = [*front, *await model_input(self._memory, request, _DIALECT, self._stored)]
+        async with self._used() as memory:
+            context.messages = [*front, *await model_input(memory, request, _DIALECT, self._stored)]
         await call_next()
 
 

@@ -10,9 +10,8 @@ of the whole log; no checkpointer is needed for that. All of it works in async a
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, cast
 
 from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
@@ -31,6 +30,7 @@ from pydantic import ConfigDict
 from acms.errors import ConfigurationError
 from acms.integrations.langchain_messages import chat_message, completed, message_of, offered, stored
 from acms.integrations.model_input import scope_of, storable
+from acms.integrations.sessions import Sessions
 from acms.ports import StorageBackend
 from acms.prompt import Prompt
 from acms.providers.codecs import OpenAIChat
@@ -38,8 +38,6 @@ from acms.runtime.portal import blocked
 from acms.session import ACMS
 
 __all__ = ["ACMSChatMessageHistory", "ACMSMiddleware", "ACMSRetriever"]
-
-_SESSIONS = 256
 
 
 class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
@@ -61,13 +59,10 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         **options: Any,
     ) -> None:
         super().__init__()
-        self._storage = storage
         self._budget = budget
         self._namespace = namespace
-        self._options = options
         self._codec = OpenAIChat("gpt-5")
-        #: Sessions by namespace and thread, the one used last at the end, with how many calls are using them.
-        self._sessions: OrderedDict[tuple[str, str], tuple[ACMS, list[int]]] = OrderedDict()
+        self._sessions = Sessions(storage, **options)
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
@@ -99,9 +94,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     async def aclose(self) -> None:
         """Let go of the storage."""
-        while self._sessions:
-            session, _ = self._sessions.popitem()[1]
-            await session.close()
+        await self._sessions.aclose()
 
     def close(self) -> None:
         """Let go of the storage."""
@@ -134,9 +127,8 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         spare = self._budget - rendered.tokens.upper_bound
         return request.override(messages=cast(list[AnyMessage], completed(found, spare, self._codec.counter)))
 
-    @asynccontextmanager
-    async def _session(self, config: RunnableConfig) -> AsyncGenerator[ACMS]:
-        """Give the session of a run, and close the one that was used longest ago when there are many."""
+    def _session(self, config: RunnableConfig) -> AbstractAsyncContextManager[ACMS]:
+        """Give the session of a run."""
         thread = config.get("configurable", {}).get("thread_id")
         if thread is None:
             raise ConfigurationError(
@@ -144,19 +136,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
                 options=('agent.invoke(…, {"configurable": {"thread_id": "user_123"}})',),
             )
         named = self._namespace
-        key = (named if isinstance(named, str) else named(config), str(thread))
-        if key not in self._sessions:
-            self._sessions[key] = ACMS(key[1], self._storage, namespace=key[0], **self._options), []
-        self._sessions.move_to_end(key)
-        session, using = self._sessions[key]
-        using.append(1)
-        try:
-            yield session
-        finally:
-            using.pop()
-        idle = [key for key, (_, using) in self._sessions.items() if not using]
-        for key in idle[: max(0, len(self._sessions) - _SESSIONS)]:
-            await self._sessions.pop(key)[0].close()
+        return self._sessions.use(named if isinstance(named, str) else named(config), str(thread))
 
 
 class ACMSChatMessageHistory(BaseChatMessageHistory):

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from json import dumps, loads
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from acms.config import ACMSConfig
 from acms.errors import EntryNotFoundError, FitError, TokenBudgetExceededError
 from acms.log.in_force import anchor
 from acms.model import Entry, Kind, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
-from acms.ports import Codec, CompareAndSetKV, ListingKV, StorageBackend, TokenCounter
+from acms.ports import Codec, TokenCounter
 from acms.prompt import Prompt, Rendered
 from acms.prompt_types import PromptMessage, Tool
 from acms.session import ACMS
@@ -26,8 +25,6 @@ __all__ = [
     "Dialect",
     "Made",
     "Request",
-    "Sessions",
-    "StateMemory",
     "as_made",
     "json_object",
     "json_text",
@@ -80,31 +77,6 @@ class Dialect(Protocol[M]):
     def unseen(self, message: M, counter: TokenCounter) -> int:
         """Count what of a message is sent besides what was written, such as bytes."""
         ...
-
-
-class StateMemory(CompareAndSetKV, ListingKV, Protocol):
-    """What an adapter keeps beside its logs: names, states, records."""
-
-
-class Sessions:
-    """The sessions of one storage that an adapter has used, by namespace and name."""
-
-    def __init__(self, storage: StorageBackend, config: ACMSConfig | None = None) -> None:
-        self._storage = storage
-        self._config = config
-        self._open: dict[tuple[str, str], ACMS] = {}
-
-    def of(self, namespace: str, name: str) -> ACMS:
-        """Return a session, the same one each time."""
-        key = namespace, name
-        if key not in self._open:
-            self._open[key] = ACMS(name, self._storage, config=self._config, namespace=namespace)
-        return self._open[key]
-
-    async def aclose(self) -> None:
-        """Close them; the storage is whoever opened it's."""
-        while self._open:
-            await self._open.popitem()[1].close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

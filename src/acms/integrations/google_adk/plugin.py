@@ -41,7 +41,6 @@ class ACMSPlugin(BasePlugin):
     ) -> LlmResponse | None:
         """Put what the log shows in the place of the request's contents."""
         session = callback_context.session
-        names = {"app_name": session.app_name, "user_id": session.user_id, "session_id": session.id}
         request = Request(
             codec=self._codec,
             budget=self._budget,
@@ -51,9 +50,11 @@ class ACMSPlugin(BasePlugin):
         )
         dialect = EventDialect(callback_context.agent_name)
         known = {event.id: event for event in session.events}
+        async with self._sessions.use(session) as memory:
+            shown = await model_input(memory, request, dialect, known)
         llm_request.contents = [
             reported(event) if dialect.is_foreign(event) else event.content
-            for event in await model_input(self._sessions.memory(**names), request, dialect, known)
+            for event in shown
             if event.content is not None
         ]
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import uuid4
@@ -24,7 +25,8 @@ from acms.config import ACMSConfig
 from acms.erasure.erase import erase_subject
 from acms.errors import ConflictError, EntryNotFoundError, IdempotencyMismatchError
 from acms.integrations.google_adk.events import EventDialect, events_of, namespace_of
-from acms.integrations.model_input import Sessions, StateMemory, original
+from acms.integrations.model_input import original
+from acms.integrations.sessions import Sessions, StateMemory
 from acms.kv import list_entries, update_entry
 from acms.model import EMPTY, Json, KVEntry
 from acms.ports import StorageBackend
@@ -49,11 +51,15 @@ class ACMSSessionService(BaseSessionService):
     def __init__(self, storage: StorageBackend, kv: StateMemory, *, config: ACMSConfig | None = None) -> None:
         self._storage = storage
         self._kv = kv
-        self._sessions = Sessions(storage, config)
+        self._sessions = Sessions(storage, config=config)
 
     def memory(self, *, app_name: str, user_id: str, session_id: str) -> ACMS:
-        """Return the ACMS session of an ADK session."""
+        """Return the ACMS session of an ADK session; it stays open until the service is closed."""
         return self._sessions.of(namespace_of(app_name, user_id), session_id)
+
+    def use(self, session: Session) -> AbstractAsyncContextManager[ACMS]:
+        """Give the ACMS session of an ADK session, which may be closed after."""
+        return self._sessions.use(namespace_of(session.app_name, session.user_id), session.id)
 
     async def aclose(self) -> None:
         """Close the sessions; storage and key-value memory are whoever opened them's."""
@@ -89,8 +95,8 @@ class ACMSSessionService(BaseSessionService):
             return None
         session = await self._session(app_name, user_id, session_id, found.data)
         recent = None if config is None else config.num_recent_events
-        memory = self.memory(app_name=app_name, user_id=user_id, session_id=session_id)
-        entries = [] if recent == 0 else await memory.entries(recent)
+        async with self.use(session) as memory:
+            entries = [] if recent == 0 else await memory.entries(recent)
         session.events = events_of(entries)
         if config is not None and config.after_timestamp is not None:
             early = [event.timestamp < config.after_timestamp for event in session.events]
@@ -111,9 +117,9 @@ class ACMSSessionService(BaseSessionService):
         """Delete a session and hide its log: `erase_user` erases."""
         session_id = session_id.strip() if session_id else session_id
         if await self._kv.delete(_key("session", app_name, user_id, session_id)):
-            memory = self.memory(app_name=app_name, user_id=user_id, session_id=session_id)
-            if await memory.context_id() is not None:
-                await memory.delete()
+            async with self._sessions.use(namespace_of(app_name, user_id), session_id) as memory:
+                if await memory.context_id() is not None:
+                    await memory.delete()
 
     async def erase_user(self, *, app_name: str, user_id: str, verify: bool = False) -> Erasure:
         """Erase everything of a user of an app for ever: sessions, state, memories."""
@@ -135,13 +141,11 @@ class ACMSSessionService(BaseSessionService):
         """
         if event.partial:
             return event
-        names = {"app_name": session.app_name, "user_id": session.user_id, "session_id": session.id}
-        memory = self.memory(**names)
         row = await self._kv.get(_key("session", session.app_name, session.user_id, session.id))
         if row is None:
             raise SessionNotFoundError(f"Session {session.id} not found.")
         event.id = event.id or str(uuid4())
-        known = await _is_known(memory, event)
+        known = await self._is_known(session, event)
         if known and row.data["updated"] >= event.timestamp and event.id not in row.data.get("begun", ()):
             return event
         self._apply_temp_state(session, event)
@@ -150,7 +154,7 @@ class ACMSSessionService(BaseSessionService):
         if not known:
             if app or user or own:
                 await self._update(session, event, begun=True)
-            await _store(memory, event)
+            await self._store(session, event)
         await self._change(_key("app", session.app_name), app)
         await self._change(_key("user", session.app_name, session.user_id), user)
         await self._update(session, event, own)
@@ -159,6 +163,23 @@ class ACMSSessionService(BaseSessionService):
             session.events.append(event)
         self._update_session_state(session, event)
         return event
+
+    async def _is_known(self, session: Session, event: Event) -> bool:
+        dialect = EventDialect()
+        try:
+            async with self.use(session) as memory:
+                kept = original(await memory.get(event.id), dialect)
+        except EntryNotFoundError:
+            return False
+        return kept == dialect.read(dialect.dumped(event))
+
+    async def _store(self, session: Session, event: Event) -> None:
+        written = EventDialect().write(event)
+        async with self.use(session) as memory:
+            try:
+                await memory.ingest_many([written])
+            except IdempotencyMismatchError:  # another event has the id
+                await memory.ingest_many([{**written, "key": f"{event.id}:{uuid4().hex}"}])
 
     async def _update(
         self, session: Session, event: Event, state: Mapping[str, Any] = EMPTY, *, begun: bool = False
@@ -218,20 +239,3 @@ def _split(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[
         prefix = next(one for one in split if name.startswith(one))
         split[prefix][name.removeprefix(prefix)] = value
     return split[State.APP_PREFIX], split[State.USER_PREFIX], split[""]
-
-
-async def _is_known(memory: ACMS, event: Event) -> bool:
-    dialect = EventDialect()
-    try:
-        kept = original(await memory.get(event.id), dialect)
-    except EntryNotFoundError:
-        return False
-    return kept == dialect.read(dialect.dumped(event))
-
-
-async def _store(memory: ACMS, event: Event) -> None:
-    written = EventDialect().write(event)
-    try:
-        await memory.ingest_many([written])
-    except IdempotencyMismatchError:  # another event has the id
-        await memory.ingest_many([{**written, "key": f"{event.id}:{uuid4().hex}"}])

@@ -17,8 +17,9 @@ from pydantic_ai.messages import ModelMessage, ModelResponse
 from acms.config import ACMSConfig
 from acms.erasure.erase import erase_subject
 from acms.errors import ConflictError
-from acms.integrations.model_input import Sessions, StateMemory, original
+from acms.integrations.model_input import original
 from acms.integrations.pydantic_ai.history import DIALECT, Piece, dumped, loaded, pieces, unkept
+from acms.integrations.sessions import Sessions, StateMemory
 from acms.kv import list_entries
 from acms.model import Json, KVEntry
 from acms.ports import StorageBackend
@@ -45,10 +46,13 @@ class ACMSConversationStore(ConversationStore):
     def __init__(self, storage: StorageBackend, kv: StateMemory, *, config: ACMSConfig | None = None) -> None:
         self._storage = storage
         self._kv = kv
-        self._sessions = Sessions(storage, config)
+        self._sessions = Sessions(storage, config=config)
 
     async def session(self, conversation_id: str) -> ACMS | None:
-        """Return the session of a conversation, for recall and the like; None when it is not stored."""
+        """Return the session of a conversation, for recall and the like; None when it is not stored.
+
+        It stays open until the store is closed.
+        """
         found = await self._row(conversation_id)
         return None if found is None else self._sessions.of(found.data["namespace"], conversation_id)
 
@@ -98,22 +102,22 @@ class ACMSConversationStore(ConversationStore):
             raise ConversationConflict(record.conversation_id)
         namespace = record.scope or "default"
         forked = stored is None and await self._fork(record, namespace)
-        session = self._sessions.of(namespace, record.conversation_id)
-        told = await self._tell(session, new_entries)
-        data = {"namespace": namespace, "record": _RECORDS.dump_python(record, mode="json")}
-        try:
-            await self._kv.compare_and_set(key, data, expect=None if row is None else row.revision)
-        except ConflictError as error:
-            for id in told:
-                await session.retract(id, reason="conflict", alone=True)
-            for entry in new_entries:
-                await self._kv.delete(_ENTRY + entry.id)
-            raise ConversationConflict(record.conversation_id) from error
-        grown = new_entries[0].parent_id if new_entries else record.head_id
-        if not forked and grown != (None if stored is None else stored.head_id):
-            history = await self.read_history(record.head_id)
-            line = [DIALECT.write(piece) for piece in pieces([entry.message for entry in history])]
-            await session.sync(line, gone="retract")
+        async with self._sessions.use(namespace, record.conversation_id) as session:
+            told = await self._tell(session, new_entries)
+            data = {"namespace": namespace, "record": _RECORDS.dump_python(record, mode="json")}
+            try:
+                await self._kv.compare_and_set(key, data, expect=None if row is None else row.revision)
+            except ConflictError as error:
+                for id in told:
+                    await session.retract(id, reason="conflict", alone=True)
+                for entry in new_entries:
+                    await self._kv.delete(_ENTRY + entry.id)
+                raise ConversationConflict(record.conversation_id) from error
+            grown = new_entries[0].parent_id if new_entries else record.head_id
+            if not forked and grown != (None if stored is None else stored.head_id):
+                history = await self.read_history(record.head_id)
+                line = [DIALECT.write(piece) for piece in pieces([entry.message for entry in history])]
+                await session.sync(line, gone="retract")
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
         """Delete a record and hide its session; entries stay, as forks may share them."""
@@ -125,9 +129,9 @@ class ACMSConversationStore(ConversationStore):
             await self._kv.compare_and_set(_RECORD + conversation_id, gone, expect=row.revision)
         except ConflictError as error:
             raise ConversationConflict(conversation_id) from error
-        session = self._sessions.of(row.data["namespace"], conversation_id)
-        if await session.context_id() is not None:
-            await session.delete()
+        async with self._sessions.use(row.data["namespace"], conversation_id) as session:
+            if await session.context_id() is not None:
+                await session.delete()
 
     async def read_entry(self, entry_id: str) -> ConversationEntry:
         """Return an entry; `KeyError` when there is none."""
@@ -184,8 +188,8 @@ class ACMSConversationStore(ConversationStore):
 
     async def _fork(self, record: ConversationRecord, namespace: str) -> bool:
         """Begin the session of a fork where it left the other one, if it can inherit; say whether it did."""
-        parent = None if record.forked_from is None else await self.session(record.forked_from)
-        if parent is None or parent.namespace != namespace or record.head_id is None:
+        parent = None if record.forked_from is None else await self._row(record.forked_from)
+        if parent is None or parent.data["namespace"] != namespace or record.head_id is None:
             return False
         row = await self._kv.get(_ENTRY + record.head_id)
         ids = [id for _, id in row.data["kept"]] if row else []
@@ -193,7 +197,8 @@ class ACMSConversationStore(ConversationStore):
         if last is None:
             return False
         try:
-            await parent.fork(at=last.version, session_id=record.conversation_id)
+            async with self._sessions.use(namespace, str(record.forked_from)) as session:
+                await session.fork(at=last.version, session_id=record.conversation_id)
         except ConflictError:  # there is a session of this name: it is told the history
             return False
         return True
