@@ -236,6 +236,29 @@ async def test_logs_without_room_in_the_queue_are_caught_up_one_after_the_other(
     assert embedder.most <= 2, "the queue and one log"
 
 
+async def test_few_logs_are_healed_at_once_and_the_others_after_them(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HEALED", 2)
+    monkeypatch.setattr(module, "LOGS", 5)
+    storage, embedder = open_storage(url), Slow()
+    async with asyncio.timeout(20), AsyncExitStack() as stack:
+        for n in range(6):
+            async with ACMS(f"s{n}", storage, None) as session:
+                await session.ingest("user", "The cat sleeps all day.")
+        sessions = [await stack.enter_async_context(ACMS(f"s{n}", storage, embedder)) for n in range(6)]
+        for session in sessions:
+            await session.recall("cat")
+        at_work = sessions[0]._shared.embedding
+        assert at_work is not None
+        assert len(at_work._healing) == 2
+        assert embedder.gate is not None
+        embedder.gate.set()
+        while not all([(await session.get_session_stats()).coverage == 1 for session in sessions]):
+            await asyncio.sleep(0.01)
+        assert len(at_work._whole) <= 5
+
+
 async def test_a_log_that_is_deleted_before_it_is_caught_up_says_nothing_of_the_embedder(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,10 @@ LULL = 0.05
 """Seconds without an append after which the queue is worked off: writers go first, and their texts go together."""
 POSTPONED = 1.0
 """Seconds for which appends may hold that up, at most."""
+LOGS = 10_000
+"""Logs of which is remembered whether they lack vectors; of others the store is asked again."""
+HEALED = 16
+"""Logs whose missing vectors are asked for at once; the others wait their turn."""
 QUERIES = 64
 """Queries whose vectors are remembered."""
 SECONDS = 30.0
@@ -150,6 +154,8 @@ class Embedding:
         self._newest: dict[str, _Queued] = {}
         #: Logs of which some entries found no room: the store is asked for them when the queue is empty.
         self._overflowed: set[str] = set()
+        #: Logs that are healed when others are not.
+        self._deferred: set[str] = set()
         #: Logs that somebody waits for: they come first.
         self._wanted: set[str] = set()
         self._hurry = asyncio.Event()
@@ -201,7 +207,8 @@ class Embedding:
         if loop.time() < self._not_before:
             return "pending"
         if context in self._overflowed or (self._size and self._size + size > QUEUED):
-            self._overflowed.add(context)
+            if len(self._overflowed) < LOGS:
+                self._overflowed.add(context)
             return "pending"
         items = [_Queued(context, epoch, version, draft, learn) for version, draft in drafts]
         self._queue.setdefault(context, deque()).extend(items)
@@ -277,18 +284,26 @@ class Embedding:
                 taken += self._drop()  # the store knows what is missing
             finally:
                 self._ended(taken)
-        if self._overflowed and (self._catching_up is None or self._catching_up.done()):
+        self._begin_to_catch_up()
+
+    def _begin_to_catch_up(self) -> None:
+        waits = self._overflowed or self._deferred
+        if waits and (self._catching_up is None or self._catching_up.done()):
             self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
 
     async def _catch_up(self) -> None:
         """Ask for what found no room in the queue, one log after the other: all at once would keep queries waiting."""
-        while self._overflowed:
-            context = self._overflowed.pop()
+        while waits := self._overflowed or self._deferred:
+            context = waits.pop()
             self.heal(context)
             if context in self._healing:
                 await asyncio.wait([self._healing[context]])
             if asyncio.get_running_loop().time() < self._not_before:  # it is down: recalls will ask
-                self._overflowed.clear()
+                self._forget_who_waits()
+
+    def _forget_who_waits(self) -> None:
+        self._overflowed.clear()
+        self._deferred.clear()
 
     async def _lull(self) -> None:
         """Let writers go first for a moment, unless somebody waits for vectors."""
@@ -339,7 +354,12 @@ class Embedding:
             for item, rows in some:
                 item.learn(context, item.epoch, rows)
                 if self._whole.get(context, 0) == item.version - 1:
-                    self._whole[context] = item.version
+                    self._is_whole(context, item.version)
+
+    def _is_whole(self, context: str, version: int) -> None:
+        self._whole[context] = max(version, self._whole.pop(context, 0))
+        if len(self._whole) > LOGS:
+            del self._whole[next(iter(self._whole))]
 
     def _ended(self, items: Iterable[_Queued]) -> None:
         """Tell those who wait that there is nothing more to wait for."""
@@ -355,12 +375,17 @@ class Embedding:
     def heal(self, context: str, version: int | None = None) -> None:
         """Ask for the vectors a log lacks, in the background; what is queued comes without.
 
-        With a version only when some may be missing up to it, and not right after a failure.
+        With a version only when some may be missing up to it, and not right after a failure; of many logs one after
+        the other.
         """
         loop = asyncio.get_running_loop()
         known = version is not None and version <= self._whole.get(context, 0)
         early = version is not None and loop.time() < self._not_before
         if context in self._healing or context in self._newest or known or early:
+            return
+        if version is not None and len(self._healing) >= HEALED:
+            if len(self._deferred) < LOGS:
+                self._deferred.add(context)
             return
         if context not in self._whole:
             self._first[context] = loop.create_future()
@@ -370,6 +395,8 @@ class Embedding:
     def _healed(self, context: str) -> None:
         self._healing.pop(context, None)
         self._need_not_wait(context)
+        if self._pump is None or self._pump.done():  # else it does so when it ends
+            self._begin_to_catch_up()
 
     def _need_not_wait(self, context: str) -> None:
         first = self._first.pop(context, None)
@@ -385,7 +412,7 @@ class Embedding:
                 limit = BATCH + len(refused)
                 missing = await self.storage.missing(self.space, context=context, after=after, limit=limit)
                 if not missing:
-                    self._whole[context] = max(version, self._whole.get(context, 0))
+                    self._is_whole(context, version)
                     return
                 if len(missing) == limit:
                     self._need_not_wait(context)
@@ -471,13 +498,13 @@ class Embedding:
             self._wanted.update(self._queue)
             self._hurry.set()
             await asyncio.wait([self._pump], timeout=PATIENCE)
+        self._forget_who_waits()
         tasks = [*self._healing.values(), *filter(None, (self._pump, self._catching_up))]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._ended(self._drop())
         self._wanted.clear()
-        self._overflowed.clear()
 
     def _failed(self, what: str, error: Exception) -> None:
         self._not_before = asyncio.get_running_loop().time() + BACKOFF
