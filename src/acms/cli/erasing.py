@@ -40,7 +40,9 @@ async def erase(
     ] = None,
     message: Annotated[
         list[str] | None,
-        typer.Option("--message", metavar="ID", help="An entry of the session; may be repeated."),
+        typer.Option(
+            "--message", metavar="ID", help="An entry of the session, or your own key; may be repeated."
+        ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Everything the session itself said.")] = False,
     actor: Annotated[
