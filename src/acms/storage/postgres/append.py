@@ -83,20 +83,22 @@ class Appender:
 
     async def _look_up(self, ones: Sequence[Waiting]) -> None:
         """Find out which operations on forks have a key that is inherited: no index of the table refuses those."""
+        known = {one.op.context: self._db.lineages.get(one.op.context) for one in ones}
         try:
+            new = [context for context, lineage in known.items() if lineage is None]
+            heads = await self._db.ask(*[("head", {"context": context}) for context in new]) if new else ()
+            for context, rows in zip(new, heads, strict=True):
+                with suppress(SessionNotFoundError):  # the statement does not find it either
+                    known[context] = self._db.read_head(context, rows).lineage
             for one in ones:
-                context = one.op.context
-                if context not in self._db.lineages:
-                    with suppress(SessionNotFoundError):  # the statement finds nothing either
-                        await self._db.log_state(context)
-                one.lineage = self._db.lineages.get(context, ())
+                one.lineage = known[one.op.context] or ()
             forked = [one for one in ones if one.lineage and not one.alone]
             found = await self._db.ask(*[("keyed", _keyed(one)) for one in forked]) if forked else ()
             for one, rows in zip(forked, found, strict=True):
                 one.keyed = bool(rows)
-        except ACMSError as error:
+        except Exception as error:
             for one in ones:
-                answer(one, error)
+                answer(one, error if isinstance(error, ACMSError) else append_rules.unexpected(error))
 
     # ── the lanes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
