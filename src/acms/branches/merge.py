@@ -119,7 +119,7 @@ async def _read(shared: SharedSession, side: Side) -> _Read:
     common = diff.common(runs, there)
     theirs = await _replacing(storage, other.id, version)
     own = await storage.read(other.id, at=version, after=common)
-    spans = sorted({*three_way.touched(theirs, common), *await _said_again(shared, context.id, common, own)})
+    spans = sorted({*three_way.touched(theirs, common), *await _doubled(shared, context.id, common, own)})
     both = await _common(storage, other.id, common, spans, own)
     return _Read(
         context,
@@ -165,7 +165,7 @@ async def _replacing(storage: StorageBackend, context: str, version: int) -> lis
     return await storage.read(context, at=version, replacing=True)
 
 
-async def _said_again(shared: SharedSession, context: str, common: int, own: Sequence[Entry]) -> list[Span]:
+async def _doubled(shared: SharedSession, context: str, common: int, own: Sequence[Entry]) -> list[Span]:
     """Return where the common part has a key of the other side's own: forks did not always know what they inherit."""
     keys = {entry.key for entry in own if entry.key is not None}
     if not keys:

@@ -76,7 +76,7 @@ async def erase(
         for id, entry in zip(some, await storage.get(some), strict=True):
             if entry is None or _owner(reader, entry.version) != entry.context:
                 if keyed is None:
-                    keyed = await _said_under(storage, reader, ids)
+                    keyed = await _keyed(storage, reader, ids)
                 if id not in keyed:
                     raise EntryNotFoundError(f"the session {reader.key or reader.id!r} has no entry {id!r}")
                 entry = keyed[id]
@@ -416,7 +416,7 @@ async def _own(
             after = page[-1].version
 
 
-async def _said_under(storage: StorageBackend, reader: Context, keys: Iterable[str]) -> dict[str, Entry]:
+async def _keyed(storage: StorageBackend, reader: Context, keys: Iterable[str]) -> dict[str, Entry]:
     """Return what a context reads that was said first under some keys, as they are or as they were hidden."""
     names = {name: key for key in keys for name in (hashed(key), key)}
     found: dict[str, Entry] = {}
