@@ -357,8 +357,9 @@ class StorageBackend(Protocol):
         """Append; each operation is atomic on its own, many may share a commit.
 
         One result per operation, in order: a receipt once it is as durable as the handle says, or the error that
-        refused it. A cancelled call may still commit: repeat it with the same keys. A message, fact or summary that
-        names an erased entry among its sources is refused with `GoneError`: it was made from what is gone.
+        refused it. A cancelled call may still commit: repeat it with the same keys. A key stands for one entry of what
+        the context reads: a fork knows the keys of what it inherits, until that is erased. A message, fact or summary
+        that names an erased entry among its sources is refused with `GoneError`: it was made from what is gone.
         """
         ...
 

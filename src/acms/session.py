@@ -763,6 +763,7 @@ class ACMS(View):
     async def erase(self, id: str, *, verify: bool = False) -> Erasure:
         """Delete the content of an entry for ever, in every fork; its version stays as a tombstone.
 
+        It is named by its id, or by the caller's key, which goes with the content and names nothing after it.
         Its edits go too, and every summary and fact made from it: what such a summary stood for is in force again.
         With `verify` the store is searched afterwards for what is left. Not undoable.
         """

@@ -16,7 +16,7 @@ from acms.errors import ConflictError, ForkDepthError, LegalHoldError, NotFoundE
 from acms.log import policy as policy_levels
 from acms.log.provenance import COPIES, COPYING
 from acms.model import ContextQuery, Derived, Done, JobDraft, JobQuery, Kind, Lease
-from acms.storage import FaultyStorage, MemoryStorage
+from acms.storage import FaultyStorage, MemoryStorage, append_rules
 from acms.testing import HashEmbedder, sound
 from acms.testing.logs import noted, put, said, summed_up
 from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, seen, session_on, tool_turn
@@ -143,6 +143,21 @@ async def test_t13_what_is_too_deep_to_fork_is_copied_and_forked_on(storage: Sto
     await again.ingest("user", "65")
     assert contents(await again.window(10_000)) == [str(n) for n in range(66)]
     assert [branch.session_id for branch in await again.ancestry()] == ["flat", "again"]
+
+
+async def test_a_fork_that_did_not_know_the_keys_it_inherits_is_copied(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with session_on(storage) as session:
+        await session.ingest("user", "a", idempotency_key="k")
+        async with await session.fork(session_id="fork") as fork:
+            with monkeypatch.context() as before:
+                before.setattr(append_rules, "repeats", lambda op, known: False)
+                await fork.ingest("user", "b", idempotency_key="k")
+            async with await fork.copy(session_id="copy") as copy:
+                assert [entry.key for entry in await copy.entries()] == ["k", None]
+                assert contents(await copy.window(100)) == ["a", "b"]
+                await sound(storage, await copy.context_id() or "")
 
 
 async def test_a_named_copy_is_made_once(storage: Storage) -> None:

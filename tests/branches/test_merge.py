@@ -7,10 +7,19 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ConflictError, MergeConflictError, SessionNotFoundError, ValidationError, open_storage
+from acms import (
+    ACMS,
+    ConflictError,
+    GoneError,
+    MergeConflictError,
+    SessionNotFoundError,
+    ValidationError,
+    open_storage,
+)
 from acms.log.in_force import is_record
-from acms.log.merges import MergeConflict
+from acms.log.merges import MergeConflict, MergeStrategy
 from acms.model import Kind, Origin, Role, State, ToolResult
+from acms.storage import append_rules
 from acms.testing.logs import noted, put, sound, summed_up
 from tests.support.talk import Storage, contents, fill, session_on, tool_turn
 
@@ -231,6 +240,53 @@ async def test_one_key_for_two_messages_conflicts(storage: Storage) -> None:
     assert (one.kind, one.type, one.subject) == ("key", "add/add", "k")
     await ours.merge(theirs, strategy="theirs")
     assert await window(ours) == ["a", "b", "c", "there", "the same"]
+
+
+@pytest.mark.parametrize("strategy", ["refuse", "ours", "theirs"])
+async def test_a_fork_that_did_not_know_the_keys_it_inherits_can_be_merged(
+    storage: Storage, strategy: MergeStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = session_on(storage, "ours")
+    for key in "abc":
+        await ours.ingest("user", key, idempotency_key=key)
+    await tool_turn(ours, "c1", "answer")
+    theirs = await ours.fork(session_id="theirs")
+    with monkeypatch.context() as before:
+        before.setattr(append_rules, "repeats", lambda op, known: False)
+        for key, text in (("a", "a"), ("b", "another b"), ("c", "c")):
+            await theirs.ingest("user", text, idempotency_key=key)
+    await theirs.replace((await entries(theirs, newest=1))[0].id, "an edited c")
+    await theirs.ingest("user", "d", idempotency_key="d")
+    plan = await ours.merge(theirs, strategy=strategy, dry_run=True)
+    merged = await ours.merge(theirs, strategy=strategy)
+    assert (merged.appended, merged.conflicts) == (plan.appended, ())
+    assert (await window(ours))[-3:] == ["another b", "an edited c", "d"]
+    assert (await window(ours)).count("a") == 1
+    assert [entry.key for entry in await entries(ours, newest=4)] == [None, None, "d", None]
+    assert not await ours.merge(theirs, strategy=strategy)
+    assert (await ours.get("b")).content == "b"
+    await theirs.merge(ours, strategy=strategy)
+    assert await window(theirs) == await window(ours)
+
+
+async def test_a_key_of_anything_here_is_no_key_of_what_comes(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    await put(storage, await storage.context(await ours.context_id() or ""), noted("a fact", key="k"))
+    await theirs.ingest("user", "there", idempotency_key="k")
+    await ours.merge(theirs)
+    assert await window(ours) == ["a", "b", "c", "there"]
+
+
+async def test_a_dry_run_raises_what_the_merge_raises(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    elsewhere = session_on(storage, "elsewhere")
+    (evidence,) = await fill(elsewhere, "the door code is 4711")
+    there = await storage.context(await theirs.context_id() or "")
+    await put(storage, there, noted("a fact from elsewhere", sources=(evidence,)))
+    await elsewhere.erase(evidence)
+    for dry_run in (False, True):
+        with pytest.raises(GoneError):
+            await ours.merge(theirs, dry_run=dry_run)
 
 
 # ── taking it back ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acms import ACMS, MergeConflictError, open_storage
+from acms import ACMS, IdempotencyMismatchError, MergeConflictError, open_storage
 from acms.log.in_force import Cover, effective
 from acms.log.merges import MergeStrategy
-from acms.model import Kind
+from acms.model import Entry, Kind
+from acms.storage import append_rules
 from tests.support.talk import contents, session_on
 
 STEPS = st.lists(
@@ -236,3 +239,107 @@ def test_random_forks_merge_as_plain_values_do(
     start: list[tuple[str, str, int, int]], rounds: list[tuple[Any, MergeStrategy, bool]]
 ) -> None:
     asyncio.run(_tell(start, rounds))
+
+
+# ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+BODIES = st.dictionaries(
+    st.sampled_from("abcd"), st.sampled_from(["one", "one", "two"]), min_size=1, max_size=3
+)
+TRIES = st.lists(st.tuples(st.sampled_from(["ours", "theirs"]), BODIES), max_size=6)
+
+
+class Keyed:
+    """A session in which everything is said under a key, and what was said in it, in order."""
+
+    def __init__(self, session: ACMS, said: list[tuple[str, str]]) -> None:
+        self.session = session
+        self.said = said
+
+    async def say(self, bodies: dict[str, str]) -> None:
+        """Say something once: all of it is new, all of it is known, or it is a mistake."""
+        stands = dict(self.said)
+        known = [key for key, text in bodies.items() if stands.get(key) == text]
+        new = [(key, text) for key, text in bodies.items() if key not in stands]
+        version = (await self.session.get_session_stats()).version
+        try:
+            receipts = await self.session.ingest_many([_message(*body) for body in bodies.items()])
+        except IdempotencyMismatchError:
+            assert len(known) < len(bodies) > len(new)
+            return
+        assert len(bodies) in (len(known), len(new))
+        assert {one.repeated for one in receipts} == {not new}
+        assert (await self.session.get_session_stats()).version == version + len(new)
+        self.said += new
+
+    async def say_as_before(self, key: str, text: str, inherited: int) -> None:
+        """Say something as the forks of older releases did, which did not know the keys they inherit."""
+        if key not in dict(self.said[inherited:]):
+            with patch.object(append_rules, "repeats", lambda op, known: False):
+                await self.session.ingest(_message(key, text))
+            self.said.append((key, text))
+
+    async def told(self) -> list[str]:
+        return sorted(contents(await self.session.window(100_000)))
+
+
+def _message(key: str, text: str) -> dict[str, str]:
+    return {"id": key, "role": "user", "content": f"{key} {text}"}
+
+
+def merged_keys(ours: Keyed, theirs: Keyed, inherited: int, strategy: str) -> tuple[list[str], int]:
+    """Return what this side says once the other one is merged, and how many conflicts there are."""
+    base, here = dict(ours.said[:inherited]), dict(ours.said[inherited:])
+    out, more, conflicts = {**base, **here}, [], 0
+    for key, text in theirs.said[inherited:]:
+        if key in base:
+            more += [f"{key} {text}"] * (text != base[key])
+            continue
+        conflicts += here.get(key, text) != text
+        if key not in here or strategy == "theirs":
+            out[key] = text
+    return sorted([f"{key} {text}" for key, text in out.items()] + more), conflicts
+
+
+async def _tell_keys(
+    before: dict[str, str], tries: Any, old: dict[str, str], strategy: MergeStrategy
+) -> None:
+    storage = open_storage("memory://")
+    ours = Keyed(session_on(storage, "ours"), [])
+    await ours.say(before)
+    theirs = Keyed(await ours.session.fork(session_id="theirs"), list(ours.said))
+    for key, text in old.items():
+        await theirs.say_as_before(key, text, len(before))
+    for side, bodies in tries:
+        await (ours if side == "ours" else theirs).say(bodies)
+    wanted, conflicts = merged_keys(ours, theirs, len(before), strategy)
+    plan = await ours.session.merge(theirs.session, strategy=strategy, dry_run=True)
+    assert len(plan.conflicts) == conflicts
+    if conflicts and strategy == "refuse":
+        with pytest.raises(MergeConflictError):
+            await ours.session.merge(theirs.session)
+    else:
+        done = await ours.session.merge(theirs.session, strategy=strategy)
+        assert replace(plan, dry_run=False, version=done.version) == done
+        assert await ours.told() == wanted
+        assert not await ours.session.merge(theirs.session, strategy=strategy)
+        await theirs.session.merge(ours.session)
+        assert set(wanted) <= set(await theirs.told())
+        if not conflicts:
+            for key, text in {**dict(theirs.said), **dict(ours.said)}.items():
+                assert await ours.session.ingest(_message(key, text)) in [one.id for one in await _log(ours)]
+            assert await ours.told() == wanted
+    for one in (ours, theirs):
+        await one.session.close()
+    await storage.aclose()
+
+
+async def _log(side: Keyed) -> list[Entry]:
+    return await side.session.storage.read(await side.session.context_id() or "")
+
+
+@given(BODIES, TRIES, st.one_of(st.just({}), BODIES), st.sampled_from(["refuse", "ours", "theirs"]))
+def test_random_forks_that_say_things_again_merge_without_loss(
+    before: dict[str, str], tries: Any, old: dict[str, str], strategy: MergeStrategy
+) -> None:
+    asyncio.run(_tell_keys(before, tries, old, strategy))

@@ -93,6 +93,13 @@ def test_a_message_goes_with_what_was_made_from_it_and_the_file_is_searched(
     assert call("verify", "--db", db)["ok"]
 
 
+def test_a_message_goes_by_the_callers_key(db: str, ids: dict[str, str]) -> None:
+    run("add", "user_123", "user", SECRET, "--key", "mine", "--db", db)
+    found = call("erase", "user_123", "--message", "mine", "--message", ids["secret"], "--yes", "--db", db)
+    assert len(found["ids"]) == 4
+    assert said(db)[-1] == ""
+
+
 def test_the_message_that_a_fact_was_made_from_stays_and_is_told(db: str, ids: dict[str, str]) -> None:
     entries = map(json.loads, run("export", "user_123", "--db", db).stdout.splitlines()[1:])
     fact = next(entry["id"] for entry in entries if entry["kind"] == "fact")

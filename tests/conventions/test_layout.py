@@ -122,8 +122,8 @@ def test_every_query_is_used_and_every_used_one_exists(dialect: str) -> None:
 _OWN = {
     "sqlite": {
         "advance", "count_covered", "count_derived", "due_jobs", "due_jobs_ahead", "forget_key",
-        "forget_records_of_tree", "insert_job", "insert_key", "jobs_ahead", "key_version", "live", "root_itself",
-        "said",
+        "forget_records_of_tree", "inherited", "insert_job", "insert_key", "jobs_ahead", "key_version", "live",
+        "root_itself", "said",
     },
     "postgres": {
         "append", "append_with_jobs", "cited", "count_searchable", "feed", "hint", "horizon", "keyed", "lock_context",

@@ -251,6 +251,32 @@ async def test_a_hold_on_anyone_who_reads_it_forbids_it(storage: Storage) -> Non
     await erase.erase(storage, context.id, receipt.ids)
 
 
+async def test_a_message_is_erased_by_the_callers_key_through_a_fork_too(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        await session.ingest("user", SECRET, idempotency_key="k")
+        await session.ingest_many([{"role": "user", "content": SECRET}], idempotency_key="b")
+        await session.replace("k", f"{SECRET}!")
+        async with await session.fork(session_id="fork") as fork:
+            await session.ingest("user", "not in the fork", idempotency_key="later")
+            erased = await fork.erase("k", verify=True)
+            assert (len(erased.ids), erased.residue) == (2, ())
+            await fork.erase("b:0")
+            for key in ("k", "later", "m_0000000000000000_1_000000"):
+                with pytest.raises(EntryNotFoundError):
+                    await fork.erase(key)
+        assert [item.content for item in await session.window(100)] == ["not in the fork"]
+
+
+async def test_a_message_of_a_deleted_session_is_erased_by_its_key(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        id = await session.ingest("user", SECRET, idempotency_key="k")
+        context = await session.context_id() or ""
+        await session.delete()
+    assert (await erase.erase(storage, context, ["k"])).ids == (id,)
+    with pytest.raises(EntryNotFoundError):
+        await erase.erase(storage, context, ["k"])
+
+
 async def test_a_key_that_was_erased_is_free_again(storage: Storage) -> None:
     async with session_on(storage) as session:
         id = await session.ingest("user", SECRET, idempotency_key="k")
@@ -282,7 +308,8 @@ async def _tangled(storage: Any) -> tuple[Context, str, dict[str, dict[int, Stat
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-async def test_an_interrupted_erasure_is_completed_by_repeating_it(tmp_path: Path, after: bool) -> None:
+@pytest.mark.parametrize("keyed", [False, True], ids=["its id", "its key"])
+async def test_an_interrupted_erasure_is_completed_by_repeating_it(keyed: bool, after: bool) -> None:
     methods = ("context", "contexts", "read", "get", "blank", "append")
     service = CompactionPolicy(budget=10)
     for method in methods:
@@ -291,15 +318,22 @@ async def test_an_interrupted_erasure_is_completed_by_repeating_it(tmp_path: Pat
             nth += 1
             storage = FaultyStorage(MemoryStorage())
             root, id, gone = await _tangled(storage)
+            name = "k" if keyed else id
             storage.fail(method, nth, StorageBusyError("told to"), after=after)
             try:
-                await erase.erase(storage, root.id, [id], service=service)
+                await erase.erase(storage, root.id, [name], service=service)
             except StorageBusyError:
                 pass
             else:
                 assert nth > 1, f"{method} was never called"
                 break
-            erased = await erase.erase(storage, root.id, [id], verify=True, service=service)
+            if (
+                keyed and (await storage.get([id]))[0].state is State.ERASED
+            ):  # the last of it went, the key too
+                for context, expected in gone.items():
+                    assert await states(storage, await storage.context(context)) == expected
+                name = id
+            erased = await erase.erase(storage, root.id, [name], verify=True, service=service)
             assert len(erased.ids) == 6
             assert erased.residue == ()
             for context, expected in gone.items():

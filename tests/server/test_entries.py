@@ -121,6 +121,16 @@ def test_what_is_erased_is_gone_at_every_version_and_in_every_fork(service: Serv
     assert (again.status_code, again.json()["data"]["ids"]) == (200, data["ids"])
 
 
+def test_a_message_is_erased_by_the_callers_key(one: Service) -> None:
+    context = one.create()
+    url = f"/contexts/{context}"
+    message = {"role": "user", "content": "My number is 4711.", "key": "my-1"}
+    assert one.client.post(f"{url}/messages", json={"messages": [message]}).status_code == 201
+    assert one.client.delete(f"{url}/entries/my-1").status_code == 200
+    assert _texts(one, context) == []
+    assert one.client.delete(f"{url}/entries/my-1").json()["code"] == "ENTRY_NOT_FOUND"
+
+
 def test_what_is_erased_cannot_be_corrected(one: Service) -> None:
     _, (first,) = _said(one, "a")
     one.client.delete(first)

@@ -127,6 +127,15 @@ FAULTS = [
         "test_a_key_belongs_to_one_context",
     ),
     Fault(
+        "a fork knows what its parent said later", "sqlite", query("inherited", "AND k.version <= o.value ->> 1", ""),
+        "test_a_key_belongs_to_one_context",
+    ),
+    Fault(
+        "a fork does not know the keys it inherits", "memory",
+        code(memory.MemoryStorage, "_keyed", ("found, 1, found", "found, found.first, found")),
+        "test_a_fork_knows_the_keys_that_it_inherits",
+    ),
+    Fault(
         "the expected last message is ignored", "sqlite",
         code(append_rules, "check", ("expected is not ANY and", "False and")),
         "test_t03_of_two_appends_on_the_same_head_one_is_refused",

@@ -160,6 +160,45 @@ async def test_a_key_belongs_to_its_session(storage: Storage) -> None:
         assert first != second
 
 
+async def test_a_fork_repeats_what_was_said_before_it_and_nothing_later(storage: Storage) -> None:
+    message = {"id": "m1", "role": "user", "content": "one"}
+    batch = [{"role": "user", "content": f"m{number}"} for number in range(3)]
+    async with session_on(storage) as session:
+        first = await session.ingest(message)
+        imported = await session.ingest_many(batch, idempotency_key="monday")
+        async with await session.fork(session_id="fork") as fork:
+            await session.ingest("user", "here", idempotency_key="later")
+            assert await fork.ingest(message) == first
+            assert fork.last_receipt is not None
+            assert (fork.last_receipt.repeated, fork.last_receipt.version) == (True, 1)
+            again = await fork.ingest_many(batch, idempotency_key="monday")
+            assert [receipt.message_id for receipt in again] == [one.message_id for one in imported]
+            for wrong in ({**message, "content": "two"}, {"id": "monday:1", "role": "user", "content": "m2"}):
+                with pytest.raises(IdempotencyMismatchError):
+                    await fork.ingest(wrong)
+            with pytest.raises(IdempotencyMismatchError):
+                await fork.ingest_many([*batch, {"role": "user", "content": "new"}], idempotency_key="monday")
+            await fork.ingest("user", "there", idempotency_key="later")
+            assert contents(await fork.window(100)) == ["one", "m0", "m1", "m2", "there"]
+            await fork.retract("m1")
+            assert await fork.ingest(message) == first
+            await session.erase(first)
+            assert await fork.ingest(message) != first
+            assert contents(await fork.window(100)) == ["m0", "m1", "m2", "there", "one"]
+
+
+async def test_a_fork_finds_an_entry_by_the_key_that_it_inherits(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        first = await session.ingest("user", "one", idempotency_key="k")
+        async with await session.fork(session_id="fork") as fork:
+            assert (await fork.get("k")).id == first
+            await fork.replace("k", "two")
+            assert (await fork.get("k")).content == "two"
+            await fork.retract("k")
+            assert contents(await fork.window(100)) == []
+        assert contents(await session.window(100)) == ["one"]
+
+
 async def test_a_repeated_tool_call_is_answered_once_and_stays_one_group(storage: Storage) -> None:
     async with session_on(storage) as session:
         call: dict[str, Any] = {

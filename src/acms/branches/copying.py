@@ -528,8 +528,12 @@ async def _rewritten(
     runs: Sequence[Run],
     chains: dict[int, str],
 ) -> AsyncIterator[Entry]:
-    """Yield a log as its copy has it, whole appends only, and write down its chain values."""
+    """Yield a log as its copy has it, whole appends only, and write down its chain values.
+
+    Forks did not always know the keys they inherit: a key that was used again stays with what had it first.
+    """
     chain = genesis(copy)
+    keys: set[str] = set()
     batch: list[Entry] = []
     after, more = 0, True
     while more:
@@ -545,7 +549,9 @@ async def _rewritten(
                     yield made
                 batch.clear()
             if entry is not None:
-                batch.append(entry)
+                batch.append(replace(entry, key=None) if entry.key in keys else entry)
+                if entry.key is not None and len(runs) > 1:
+                    keys.add(entry.key)
 
 
 async def _owe(storage: StorageBackend, runs: Sequence[Run], copy: str) -> None:

@@ -14,12 +14,13 @@ from typing import get_args
 
 from acms.branches import diff, forks, merge_drafts, three_way
 from acms.branches.forks import Side
-from acms.branches.merge_drafts import Terms
+from acms.branches.merge_drafts import Drafts, Terms
 from acms.branches.three_way import Log, Plan
 from acms.errors import ConflictError, GoneError, MergeConflictError, SessionNotFoundError, ValidationError
+from acms.log.known import hashed
 from acms.log.merges import MergeConflict, Merged, MergeStrategy
 from acms.log.policy import PRIVATE
-from acms.model import Context, Draft, Entry, Head, Kind, ToolCall
+from acms.model import Append, Context, Draft, Entry, Head, Kind, Span, ToolCall
 from acms.observability.logging import log
 from acms.ports import StorageBackend
 from acms.privacy.modes import stored_mode
@@ -27,6 +28,7 @@ from acms.privacy.stage import Stage
 from acms.recall.planner import media_tokens
 from acms.results import Change
 from acms.session_state import SharedSession
+from acms.storage import append_rules
 from acms.storage.append_rules import segments
 from acms.write import retirement
 from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
@@ -59,12 +61,18 @@ async def merge(
         found = await _read(shared, side)
         plan = three_way.plan(found.ours, found.theirs, strategy)
         merged = _described(shared, side, found, plan, strategy, dry_run=dry_run)
-        if dry_run or not plan:
+        refused = strategy == "refuse" and bool(plan.conflicts)
+        if not plan or (dry_run and refused):
             return merged
-        if strategy == "refuse" and plan.conflicts:
+        if refused:
             raise _refused(merged)
         try:
-            delivered = await _append(shared, writer, side, found, plan, strategy)
+            drafts, written = await _written(shared, side, found, plan, strategy)
+            if dry_run:
+                op = Append(context=found.context.id, drafts=drafts)
+                append_rules.check_cited(await shared.storage.get(append_rules.cited(op)))
+                return merged
+            delivered = await _append(shared, writer, found, drafts, written)
         except Overtaken:
             continue
         except GoneError:  # what was read was erased before it was written
@@ -110,8 +118,8 @@ async def _read(shared: SharedSession, side: Side) -> _Read:
     there = segments(other.id, other.lineage, 1, version)
     common = diff.common(runs, there)
     theirs = await _replacing(storage, other.id, version)
-    spans = three_way.touched(theirs, common)
     own = await storage.read(other.id, at=version, after=common)
+    spans = sorted({*three_way.touched(theirs, common), *await _doubled(shared, context.id, common, own)})
     both = await _common(storage, other.id, common, spans, own)
     return _Read(
         context,
@@ -155,6 +163,17 @@ def _check(context: Context, other: Context) -> None:
 
 async def _replacing(storage: StorageBackend, context: str, version: int) -> list[Entry]:
     return await storage.read(context, at=version, replacing=True)
+
+
+async def _doubled(shared: SharedSession, context: str, common: int, own: Sequence[Entry]) -> list[Span]:
+    """Return where the common part has a key of the other side's own: forks did not always know what they inherit."""
+    keys = {entry.key for entry in own if entry.key is not None}
+    if not keys:
+        return []
+    known = shared.known
+    await known.catch_up(shared.storage, context)
+    rows = [known.under(name) for key in keys for name in (key, hashed(key))]
+    return [(row.version, row.version) for row in rows if row is not None and row.version <= common]
 
 
 async def _common(
@@ -243,10 +262,10 @@ def _redacted(conflict: MergeConflict, ours: Stage, theirs: Stage) -> MergeConfl
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _append(
-    shared: SharedSession, writer: Writer, side: Side, found: _Read, plan: Plan, strategy: MergeStrategy
-) -> Delivered:
-    """Append what a plan says as one operation; `Overtaken` when the log is at another version by now."""
+async def _written(
+    shared: SharedSession, side: Side, found: _Read, plan: Plan, strategy: MergeStrategy
+) -> tuple[tuple[Draft, ...], Drafts]:
+    """Return what is appended for a plan, and what of it the plan itself says; an error that a merge would raise."""
     context, version = found.context.id, found.head.version
     counts = found.context.counter == found.other.counter
     terms = Terms(
@@ -260,7 +279,14 @@ async def _append(
     replacing = list(found.ours.by.values())
     gone = frozenset(entry.id for entry in written.gone)
     drafts = await retirement.with_facts(shared.storage, context, written.drafts, replacing, version, gone)
-    drafts = (*drafts, merge_drafts.record(plan, found.ours, found.theirs, terms))
+    return (*drafts, merge_drafts.record(plan, found.ours, found.theirs, terms)), written
+
+
+async def _append(
+    shared: SharedSession, writer: Writer, found: _Read, drafts: tuple[Draft, ...], written: Drafts
+) -> Delivered:
+    """Append as one operation; `Overtaken` when the log is at another version by now."""
+    context, version = found.context.id, found.head.version
     delivered = await writer.post(
         context,
         AppendRequest(

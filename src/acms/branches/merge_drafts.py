@@ -91,7 +91,8 @@ class _Writing:
         self._ours = ours
         self._theirs = theirs
         self._terms = terms
-        self._keys = {slot.entry.key for slot in ours.slots.values()}
+        #: Keys that are taken here, and by what comes.
+        self._keys = {entry.key for entry in (*ours.entries, *ours.facts, *ours.by.values())} - {None}
         self._replacing = list(ours.by.values())
 
     def written(self) -> Drafts:
@@ -113,7 +114,11 @@ class _Writing:
             made = self._edited(step)
         else:
             made = self._learned(step)
-        return self._terms.cleaned(made)
+        made = self._terms.cleaned(made)
+        if made.key in self._keys:
+            return replace(made, key=None)
+        self._keys.add(made.key)
+        return made
 
     def _coming(self, slot: Slot) -> Draft:
         entry, shown = slot.entry, slot.now
@@ -122,7 +127,7 @@ class _Writing:
         group = None if entry.group is None else self._done.groups.get(entry.group, entry.group)
         return replace(
             _draft(shown),
-            key=None if entry.key in self._keys else entry.key,
+            key=entry.key,
             created_at=entry.created_at,
             episode=entry.episode,
             closes=None,

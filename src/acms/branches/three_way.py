@@ -159,6 +159,8 @@ class Pair:
     known: bool
     #: Whether nothing but the caller's key says that both are the same.
     by_key: bool = False
+    #: Whether the other side had said the same under the same key, as forks did that did not know inherited ones.
+    again: bool = False
 
     @property
     def came(self) -> Shown:
@@ -283,7 +285,7 @@ class _Messages:
                 self._same(pair.theirs, pair.ours)
         for pairs in units.values():
             changed = [pair for pair in pairs if pair.changed]
-            if changed:
+            if changed and not all(pair.again for pair in pairs):
                 self._decide(pairs, changed)
 
     def _same(self, theirs: Slot, ours: Slot) -> None:
@@ -300,6 +302,7 @@ class _Messages:
             if slot.entry.key is not None and slot.entry.version > ours.common
         }
         matched: set[Origin] = set()
+        told: dict[str, Slot] = {}
         pairs: list[Pair] = []
         for origin, slot in theirs.slots.items():
             if theirs.void(slot):
@@ -309,7 +312,9 @@ class _Messages:
             if by_key:
                 place, twin = keyed[slot.entry.key]
             matched.add(place)
-            pairs.append(Pair(slot, twin, knows(ours.seen, origin), by_key))
+            first = slot if slot.entry.key is None else told.setdefault(slot.entry.key, slot)
+            again = twin is None and first is not slot and wording(first.now) == wording(slot.now)
+            pairs.append(Pair(slot, twin, knows(ours.seen, origin), by_key, again))
         for origin, slot in ours.slots.items():
             if origin not in matched and slot.entry.version > ours.common and not ours.void(slot):
                 pairs += self._missing(origin, slot)

@@ -40,7 +40,7 @@ async def erase(
     ] = None,
     message: Annotated[
         list[str] | None,
-        typer.Option("--message", metavar="ID", help="An entry of the session; may be repeated."),
+        typer.Option("--message", metavar="ID", help="An entry, or your key of one; may be repeated."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Everything the session itself said.")] = False,
     actor: Annotated[

@@ -18,6 +18,7 @@ from acms.errors import ACMSError, EntryNotFoundError, LegalHoldError, SessionNo
 from acms.facts.consolidate import fold, mentions
 from acms.log import policy, validation
 from acms.log.in_force import Cover, is_record
+from acms.log.known import hashed
 from acms.log.policy import CompactionPolicy
 from acms.log.provenance import COPIED, COPIES, Link, Reached, Run, spans
 from acms.log.read import profile
@@ -52,6 +53,7 @@ async def erase(
 ) -> Erasure:
     """Erase entries that a context reads, and whatever was made from them, in every fork of its tree.
 
+    Each is named by its id, or a message by the caller's key: that goes with the content, and names nothing after it.
     Their edits and what they edit go, every summary that stands for one of them, every fact and summary that names one
     as a source, directly or not, also in the profile of the namespace; and the same in copies of these contexts. A
     summary's context is asked to be compacted again where the policy says so (`service` is its outermost level).
@@ -61,7 +63,7 @@ async def erase(
     tables of the server that held it, are written anew, so that no old version of a row lies in them: that takes room
     for one more copy, and on a server the right of the owner of the tables and, table by table, a lock. What stops it
     is a `StorageError` that names the file or table: each is then as it was or anew, and repeating goes on.
-    `EntryNotFoundError` for an id the context does not read, `LegalHoldError` before anything was changed.
+    `EntryNotFoundError` for an id or a key the context does not read, `LegalHoldError` before anything was changed.
     """
     if not isinstance(ids, Sequence) or isinstance(ids, str | bytes) or not ids:
         raise ValidationError("must be a list of one id or more", field="ids")
@@ -69,10 +71,15 @@ async def erase(
         validation.name(id, "ids")
     reader = await storage.context(context)
     found: list[Link] = []
+    keyed: dict[str, Entry] | None = None
     for some in _batches(list(ids)):
         for id, entry in zip(some, await storage.get(some), strict=True):
             if entry is None or _owner(reader, entry.version) != entry.context:
-                raise EntryNotFoundError(f"the session {reader.key or reader.id!r} has no entry {id!r}")
+                if keyed is None:
+                    keyed = await _keyed(storage, reader, ids)
+                if id not in keyed:
+                    raise EntryNotFoundError(f"the session {reader.key or reader.id!r} has no entry {id!r}")
+                entry = keyed[id]
             found.append(_link(await _context_of(storage, reader, entry), entry))
     return await _Erasing(storage, found, reason, service, progress).run(verify=verify, rewrite=rewrite)
 
@@ -407,6 +414,19 @@ async def _own(
             if len(page) < PAGE:
                 break
             after = page[-1].version
+
+
+async def _keyed(storage: StorageBackend, reader: Context, keys: Iterable[str]) -> dict[str, Entry]:
+    """Return what a context reads that was said first under some keys, as they are or as they were hidden."""
+    names = {name: key for key in keys for name in (hashed(key), key)}
+    found: dict[str, Entry] = {}
+    after = 0
+    while True:
+        page = await storage.read(reader.id, after=after, kinds=(Kind.MESSAGE,), limit=PAGE, deleted=True)
+        found.update({names[one.key]: one for one in page if one.key in names and not one.replaces})
+        if len(page) < PAGE:
+            return found
+        after = page[-1].version
 
 
 async def _made(storage: StorageBackend, contexts: Iterable[Context]) -> AsyncIterator[Link]:

@@ -337,16 +337,61 @@ class AppendTests:
         assert len(await sound(store, context.id)) == 1
 
     async def test_a_key_belongs_to_one_context(self, store: StorageBackend) -> None:
-        """Two conversations may use the same keys, a fork and its parent too."""
+        """Two conversations may use the same keys, and so may a fork and its parent after the fork."""
         one, two = await new(store), await new(store)
         await put(store, one, said("of one", key="k"))
         assert not (await put(store, two, said("of two", key="k"))).repeated
         child = await fork(store, one)
-        assert not (await put(store, child, said("of the child", key="k"))).repeated
-        assert (await put(store, one, said("of one", key="k"))).versions == (1, 1)
-        assert (await put(store, child, said("of the child", key="k"))).versions == (2, 2)
+        assert not (await put(store, one, said("of one, later", key="l"))).repeated
+        assert not (await put(store, child, said("between"), said("of the child", key="l"))).repeated
+        assert (await put(store, one, said("of one, later", key="l"))).versions == (2, 2)
+        assert (await put(store, child, said("of the child", key="l"))).versions == (3, 3)
         for context in (one, two, child):
             await sound(store, context.id)
+
+    async def test_a_fork_knows_the_keys_that_it_inherits(self, store: StorageBackend) -> None:
+        """What was said before the fork is not said again: its keys are those of one log, until it is erased."""
+        parent = await new(store)
+        first = await put(store, parent, said("a", key="a"), said("b", key="b"))
+        child = await fork(store, parent)
+        own = await put(store, child, said("c", key="c"))
+        grandchild = await fork(store, child)
+        await put(store, parent, said("too late", key="d"))
+        for context in (child, grandchild):
+            again = await put(store, context, said("b", key="b"), said("a", key="a"), said("c", key="c"))
+            assert again.repeated
+            assert again.ids == (*reversed(first.ids), *own.ids)
+            assert (again.positions, again.head.version) == ((2, 1, 3), 3)
+            for drafts in ((said("b", key="a"),), (said("a", key="a"), said("d", key="d"))):
+                with pytest.raises(IdempotencyMismatchError):
+                    await put(store, context, *drafts)
+            assert len(await sound(store, context.id)) == 3
+        await store.blank(parent.id, [1], to=State.EXPIRED, audit={})
+        await store.blank(parent.id, [2], to=State.ERASED, audit={})
+        for context in (grandchild, child):
+            assert (await put(store, context, said("a, which nobody knows any more", key="a"))).repeated
+            for key in "bd":
+                assert not (await put(store, context, said(f"new {key}", key=key))).repeated
+                assert (await put(store, context, said(f"new {key}", key=key))).repeated
+            await sound(store, context.id)
+
+    async def test_a_fork_refuses_a_repeat_beside_others_alone(self, store: StorageBackend) -> None:
+        """What a fork repeats of its parent harms no other operation, whoever asks first."""
+        parent = await new(store)
+        said_first = await put(store, parent, said("a", key="a"))
+        child = await fork(store, parent)
+        await store.aclose()
+        ops = [
+            Append(context=child.id, drafts=(draft,))
+            for draft in (said("new"), said("a", key="a"), said("x", key="a"), said("b", key="b"))
+        ]
+        one, two, three, four = await store.append(ops)
+        assert isinstance(one, Receipt)
+        assert isinstance(two, Receipt)
+        assert isinstance(four, Receipt)
+        assert (two.repeated, two.ids) == (True, said_first.ids)
+        assert isinstance(three, IdempotencyMismatchError)
+        assert (one.versions, four.versions) == ((2, 2), (3, 3))
 
     async def test_t04_a_key_used_fifty_times_at_once_is_one_entry(self, store: StorageBackend) -> None:
         """However many tries arrive together, one is stored and all get the same answer."""

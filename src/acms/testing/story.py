@@ -400,6 +400,7 @@ class StorageStory(RuleBasedStateMachine):
             raise AssertionError("a fork of the future was accepted")
         assert (context.parent, context.fork, context.root) == (parent.id, at, parent.context.root)
         child = Book(context, parent.tree, parent.cells[:at], parent)
+        child.keys = {cell.entry.key: cell for cell in child.cells if cell.entry.key is not None}
         child.rewrites = sum(bool(entry.replaces) for entry in child.entries)
         child.views = {version: view for version, view in parent.views.items() if version <= at}
         self.books.append(child)

@@ -437,10 +437,7 @@ class MemoryStorage:
         keyed = [draft.key for draft in op.drafts if draft.key is not None]
         if len(set(keyed)) != len(keyed):
             raise ValidationError("is used twice in one append", field="key")
-        known = [
-            found.entries[found.keys[draft.key] - found.first] if draft.key in found.keys else None
-            for draft in op.drafts
-        ]
+        known = [None if draft.key is None else self._keyed(found, draft.key) for draft in op.drafts]
         if keyed and append_rules.repeats(op, known):
             return append_rules.repeated(
                 head, [entry for entry in known if entry is not None], self.durability
@@ -487,6 +484,14 @@ class MemoryStorage:
             [(entry.version, entry.id, entry.position, entry.chain) for entry in added],
             self.durability,
         )
+
+    def _keyed(self, found: Log, key: str) -> Entry | None:
+        """Return what a log has under a key: its own entry, else the newest that it inherits."""
+        for one, _, last in reversed(self._runs(found, 1, found.head.version)):
+            version = one.keys.get(key, last + 1)
+            if version <= last:
+                return one.entries[version - one.first]
+        return None
 
     @_alone
     async def read(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -65,15 +66,39 @@ class Appender:
         await self._db.open()
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Receipt | ACMSError]] = [loop.create_future() for _ in ops]
+        waiting: list[Waiting] = []
         for op, future in zip(ops, futures, strict=True):
             try:
-                self._queue(Waiting(op, self._db.entropy, future))
+                waiting.append(Waiting(op, self._db.entropy, future))
             except ACMSError as error:
                 future.set_result(error)
             except Exception as error:
                 future.set_result(append_rules.unexpected(error))
+        await self._look_up([one for one in waiting if one.keys])
+        for one in waiting:
+            if not one.future.done():
+                self._queue(one)
         self._start_lanes()
         return [await future for future in futures]
+
+    async def _look_up(self, ones: Sequence[Waiting]) -> None:
+        """Find out which operations on forks have a key that is inherited: no index of the table refuses those."""
+        known = {one.op.context: self._db.lineages.get(one.op.context) for one in ones}
+        try:
+            new = [context for context, lineage in known.items() if lineage is None]
+            heads = await self._db.ask(*[("head", {"context": context}) for context in new]) if new else ()
+            for context, rows in zip(new, heads, strict=True):
+                with suppress(SessionNotFoundError):  # the statement does not find it either
+                    known[context] = self._db.read_head(context, rows).lineage
+            for one in ones:
+                one.lineage = known[one.op.context] or ()
+            forked = [one for one in ones if one.lineage and not one.alone]
+            found = await self._db.ask(*[("keyed", _keyed(one)) for one in forked]) if forked else ()
+            for one, rows in zip(forked, found, strict=True):
+                one.keyed = bool(rows)
+        except Exception as error:
+            for one in ones:
+                answer(one, error if isinstance(error, ACMSError) else append_rules.unexpected(error))
 
     # ── the lanes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -455,12 +480,13 @@ def _place(one: Waiting, head: Head, durability: Durability) -> Receipt:
 
 def _keyed(one: Waiting) -> dict[str, Any]:
     """Return what to ask for the entries that have the keys of an operation."""
-    return {"context": one.op.context, "keys": one.keys}
+    owners, upto = zip(*one.lineage, (one.op.context, VERSION_MASK), strict=True)
+    return {"owners": list(owners), "upto": list(upto), "keys": one.keys}
 
 
 def _stored(one: Waiting, rows: Sequence[Row]) -> list[Entry]:
     """Return the entries of an operation that was appended before under its keys; nothing when it was not."""
-    found = {entry.key: entry for entry in (read_entry(row, one.op.context) for row in rows)}
+    found = {entry.key: entry for entry in (read_entry(row[:-1], row[-1]) for row in rows)}
     known = [None if draft.key is None else found.get(draft.key) for draft in one.op.drafts]
     return [entry for entry in known if entry is not None] if append_rules.repeats(one.op, known) else []
 

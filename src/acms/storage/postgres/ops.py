@@ -26,7 +26,9 @@ COLUMNS = (
 class Waiting:
     """One operation on its way."""
 
-    __slots__ = ("cited", "drafts", "future", "given", "jobs", "keys", "op", "size", "stamps")
+    __slots__ = (
+        "cited", "drafts", "future", "given", "jobs", "keyed", "keys", "lineage", "op", "size", "stamps",
+    )  # fmt: skip
 
     def __init__(self, op: Append, entropy: Entropy, future: asyncio.Future[Receipt | ACMSError]) -> None:
         self.op = op
@@ -35,6 +37,9 @@ class Waiting:
         self.keys = [name(draft.key, "key") for draft in op.drafts if draft.key is not None]
         if len(set(self.keys)) != len(self.keys):
             raise ValidationError("is used twice in one append", field="key")
+        #: What the context inherits, known of an operation with keys, and whether its log has one of the keys.
+        self.lineage: Sequence[tuple[str, int]] = ()
+        self.keyed = False
         self.cited = append_rules.cited(op)
         self.drafts, last, nonce, prefix = _drafts(op, self.stamps)
         self.given = _given(op, last, nonce, prefix)
@@ -52,7 +57,7 @@ class Waiting:
     @property
     def alone(self) -> bool:
         """Whether it needs a transaction of several statements."""
-        return bool(self.cited) or self.op.finish is not None
+        return bool(self.cited) or self.op.finish is not None or self.keyed
 
     @property
     def repeatable(self) -> bool:

@@ -206,10 +206,13 @@ WHERE e.tenant_id = %(tenant)s AND e.context_id = %(context)s AND e.version > %(
   AND e.digest = ANY(%(digests)s::bytea[])
 ORDER BY e.version;
 
+-- What a log has under some keys, its own and what it inherits; the newest last.
 -- name: keyed
-SELECT @entry
-FROM acms.entries e
-WHERE e.tenant_id = %(tenant)s AND e.context_id = %(context)s AND e.key = ANY(%(keys)s::text[]);
+SELECT @entry, e.context_id
+FROM unnest(%(owners)s::text[], %(upto)s::bigint[]) AS w (owner, upto)
+JOIN acms.entries e ON e.context_id = w.owner AND e.version <= w.upto
+WHERE e.tenant_id = %(tenant)s AND e.key = ANY(%(keys)s::text[])
+ORDER BY e.version;
 
 -- name: cited
 SELECT e.version, e.kind, e.nonce, e.context_id, e.state FROM acms.entries e

@@ -102,11 +102,19 @@ SELECT c.id, c.key, c.counter, coalesce(c.fork, 0), c.version, c.rewrites, r.der
 FROM live JOIN contexts c ON c.ref = live.ref JOIN contexts r ON r.ref = c.root ORDER BY c.ref;
 
 -- The append. SQLite has one writer, so inside BEGIN IMMEDIATE the head is read, checked and written:
---   head, key_versions, insert_entry per entry, insert_key per key, advance, insert_job per job, finish_job.
+--   head, key_version, inherited (of a fork), insert_entry per entry, insert_key per key, advance, insert_job per job, finish_job.
 -- PostgreSQL does the same in one statement that locks the context row: `append` in postgres.sql.
 
 -- name: key_version
 SELECT version FROM keys WHERE ref = ? AND key = ?;
+
+-- Of [[ref, last version, …], …] and keys, what has one of them; the newest last.
+-- name: inherited
+SELECT @entry
+FROM json_each(?) o CROSS JOIN json_each(?) n
+CROSS JOIN keys k ON k.ref = o.value ->> 0 AND k.key = n.value AND k.version <= o.value ->> 1
+CROSS JOIN entries e ON e.row = k.ref << 32 | k.version
+ORDER BY o.key;
 
 -- name: insert_key
 INSERT INTO keys (ref, key, version) VALUES (?, ?, ?);

@@ -84,10 +84,13 @@ class Appender:
         self._entropy = entropy
         #: Context → (ref, head) as this writer left it; only the writer thread changes it.
         self._heads: dict[str, tuple[int, Head]] = {}
+        #: Context → what it inherits, as the query `inherited` is told of it, oldest first: it never changes.
+        self._inherited: dict[str, list[tuple[int, int, str]]] = {}
 
     def forget(self) -> None:
-        """Forget the heads that were remembered: what was written was undone."""
+        """Forget what was remembered: what was written was undone."""
         self._heads.clear()
+        self._inherited.clear()
 
     def prepare(self, op: Append) -> Function:
         """Return an append for the writer; what cannot be written as JSON is refused there, alone."""
@@ -278,10 +281,14 @@ class Appender:
         """Return the receipt of an append that was made before under the same keys; None for a new one."""
         if len(set(keys)) != len(keys):
             raise ValidationError("is used twice in one append", field="key")
-        stored = [
-            self._keyed(connection, op.context, ref, draft.key) if draft.key is not None else None
-            for draft in op.drafts
-        ]
+        found = {key: self._keyed(connection, op.context, ref, key) for key in keys}
+        if (lineage := self._lineage(connection, op.context)) and None in found.values():
+            asked = dump(lineage), dump([key for key, entry in found.items() if entry is None])
+            owners = {number: owner for number, _, owner in lineage}
+            for row in self._tables.rows(connection, "inherited", asked):
+                entry = read_entry(row, owners[row[0] >> VERSION_BITS])
+                found[str(entry.key)] = entry
+        stored = [None if draft.key is None else found[draft.key] for draft in op.drafts]
         if not append_rules.repeats(op, stored):
             return None
         head = self._tables.log(connection, op.context)[1]
@@ -321,6 +328,16 @@ class Appender:
             return None
         found = self._tables.row(connection, "entries_forward", span(ref, row[0], row[0], limit=1))
         return None if found is None else read_entry(found, context)
+
+    def _lineage(self, connection: apsw.Connection, context: str) -> list[tuple[int, int, str]]:
+        found = self._inherited.get(context)
+        if found is None:
+            if len(self._inherited) >= HEADS:
+                self._inherited.clear()
+            lineage = self._tables.log(connection, context)[2]
+            found = [(self._tables.ref(connection, owner), upto, owner) for owner, upto in lineage]
+            self._inherited[context] = found
+        return found
 
     def restore(self, connection: apsw.Connection, restored: Context, entries: Sequence[Entry]) -> None:
         """Write entries verbatim behind those that are there."""
