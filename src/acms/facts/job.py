@@ -28,6 +28,7 @@ from acms.jobs.worker import Handler
 from acms.knowledge import Decision, Fact, Proposal, Reflection
 from acms.log import facts as known_facts
 from acms.log.in_force import Cover
+from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE
 from acms.log.read import profile as profile_of
 from acms.model import (
@@ -53,7 +54,7 @@ from acms.storage import handles
 from acms.storage.handles import Here
 from acms.text.markers import own_words
 from acms.text.summary_form import RECIPE
-from acms.write.retirement import Rewrite, follow
+from acms.write.retirement import Rewrite, follow, follow_private
 
 BUSY = 0.25
 """Seconds after an append of this process for which the event loop is left to more of them."""
@@ -408,8 +409,10 @@ async def _write(
     state: _Log,
     profile: _Log | None,
 ) -> None:
-    """Append what the rules make of an answer, the facts of the namespace first."""
+    """Append what the rules make of an answer, the facts of the namespace first; a private session has only its own."""
     proposals = asked.answer.proposals
+    if (await work.storage.context(work.context.id)).settings.get(PRIVATE):
+        proposals, profile = tuple(replace(one, scope="session") for one in proposals), None
     own_ids = {fact.id for fact in state.facts}
     profile_ids = {fact.id for fact in profile.facts} if profile is not None else set[str]()
     own, shared = backlog.routed(proposals, own_ids, profile_ids)
@@ -498,10 +501,14 @@ async def _check_still(work: _Work, found: Stretch, before: Head) -> None:
 
 
 async def _check_profile(work: _Work, found: Stretch, before: Head) -> None:
-    """Take back from the profile what was made of messages that went while it was said there.
+    """Take back from the profile what was made of messages that went, or became private, while it was said there.
 
-    Whoever put these out of force looked at the profile before it was there, or looks at it after this.
+    Whoever saw to that looked at the profile before it was there, or looks at it after this.
     """
+    context = await work.storage.context(before.context)
+    if context.settings.get(PRIVATE):
+        await follow_private(work.storage, context)
+        raise _Overtaken
     head = await work.storage.head(before.context)
     if head.rewrites == before.rewrites:
         return
