@@ -770,9 +770,9 @@ class ACMS(View):
         from acms.erasure import erase as erasure
 
         shared = self._shared
-        context = await self._known()
+        context, how = await self._known(), shared.config
         found = await erasure.erase(
-            shared.storage, context, [id], verify=verify, service=shared.config.compaction
+            shared.storage, context, [id], verify=verify, service=how.compaction, privacy=how.privacy.mode
         )
         shared.stage.forget(found.ids)
         return found
