@@ -28,6 +28,7 @@ def handlers_of(shared: SharedSession) -> Mapping[str, Handler]:
         handles.shared(shared.handle).counters,
         reflectors=() if shared.reflector is None else (shared.reflector,),
         handle=shared.handle,
+        floor=False,  # of many sessions on one handle the first does not speak for the others
     )
     # Whoever waits for the jobs of a session waits for no address that is not there for days.
     return {kind: handler for kind, handler in found.items() if kind != WEBHOOK}
@@ -74,13 +75,15 @@ def handlers(
     *,
     reflectors: Sequence[Reflector] = (),
     handle: StorageBackend | None = None,
+    floor: bool = True,
 ) -> dict[str, Handler]:
     """Return the handlers of every kind of job by kind; those of models have their name behind it.
 
     Reflecting by rules and compacting by extraction need no model: every worker can.
 
     `counters` are token counters by name, beside those that come along; `handle` is what the sessions of this process
-    write to, which reflections keep out of the way of.
+    write to, which reflections keep out of the way of. Jobs are done in the privacy mode of the session that asked;
+    with `floor` in that of `config` where it is stricter.
     """
     from acms.compaction import job
     from acms.facts import adopt
@@ -90,10 +93,12 @@ def handlers(
         "adopt": adopt.adopt,
         "collect": _collect,
         "expire": _expire,
-        **{compaction_kind(one): job.handler(config, one, known) for one in (None, *summarizers)},
-        REFLECT: _offline(config, known, handle),
+        **{
+            compaction_kind(one): job.handler(config, one, known, floor=floor) for one in (None, *summarizers)
+        },
+        REFLECT: _offline(config, known, handle, floor),
         WEBHOOK: _delivering(),
-        **{reflection_kind(one): _reflecting(config, one, known, handle) for one in reflectors},
+        **{reflection_kind(one): _reflecting(config, one, known, handle, floor) for one in reflectors},
     }
 
 
@@ -128,20 +133,21 @@ def _reflecting(
     reflector: Reflector,
     counters: Mapping[str, TokenCounter],
     handle: StorageBackend | None,
+    floor: bool,
 ) -> Handler:
     from acms.facts import job
 
-    return job.handler(config, reflector, counters, handle=handle)
+    return job.handler(config, reflector, counters, handle=handle, floor=floor)
 
 
 def _offline(
-    config: ACMSConfig, counters: Mapping[str, TokenCounter], handle: StorageBackend | None
+    config: ACMSConfig, counters: Mapping[str, TokenCounter], handle: StorageBackend | None, floor: bool
 ) -> Handler:
     """Return what reflects without a model: every worker has it, and its rules are loaded when they are needed."""
 
     async def run(storage: StorageBackend, lease: Lease) -> Outcome:
         from acms.providers.offline.reflector import OfflineReflector
 
-        return await _reflecting(config, OfflineReflector(), counters, handle)(storage, lease)
+        return await _reflecting(config, OfflineReflector(), counters, handle, floor)(storage, lease)
 
     return run

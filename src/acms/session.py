@@ -55,7 +55,7 @@ from acms.storage.sessions import described
 from acms.storage.wrapper import CachedStorage, CacheStats
 from acms.text.markers import detect
 from acms.view import View
-from acms.write import rewrite
+from acms.write import retirement, rewrite
 from acms.write import sync as syncing
 from acms.write.episodes import TIME_GAP
 from acms.write.queue import AppendRequest, Delivered, Writer, receipts_of
@@ -754,9 +754,10 @@ class ACMS(View):
         """Keep what is said here from being found from other sessions of the namespace, or allow it again.
 
         It is stored with the session: every process honours it from its next recall on, also for what was said before.
-        Forks that are made later begin with it. The session itself goes on finding everything.
+        Forks that are made later begin with it. The session itself goes on finding everything that was said. What the
+        profile knows from it alone is retired there until `private=False`; what is learned from now on stays here.
         """
-        await policy_levels.set_private(self._shared.storage, await self._shared.ensure(), private)
+        await retirement.set_private(self._shared.storage, await self._shared.ensure(), private)
 
     # ── erasure ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -770,9 +771,9 @@ class ACMS(View):
         from acms.erasure import erase as erasure
 
         shared = self._shared
-        context = await self._known()
+        context, how = await self._known(), shared.config
         found = await erasure.erase(
-            shared.storage, context, [id], verify=verify, service=shared.config.compaction
+            shared.storage, context, [id], verify=verify, service=how.compaction, privacy=how.privacy.mode
         )
         shared.stage.forget(found.ids)
         return found

@@ -20,7 +20,7 @@ from acms.errors import (
     ValidationError,
 )
 from acms.jobs import requests
-from acms.jobs.requests import CompactionRequest
+from acms.jobs.requests import CompactionRequest, EpisodeReflection
 from acms.log import policy, validation
 from acms.log.in_force import Cover
 from acms.log.known import Known, hashed
@@ -136,10 +136,11 @@ class SharedSession:
             raise ConfigurationError("reflector must be an object with an async method reflect(request)")
         self.reflector = reflector
         self.reranking = None if reranker is None else Reranking(reranker, self.config)
-        #: Kind of the reflection that the end of an episode asks for; None when it asks for none.
-        self.reflects: str | None = None
+        #: The reflection that the end of an episode asks for; None when it asks for none.
+        self.reflects: EpisodeReflection | None = None
         if reflector is not None and self.config.reflection.enabled:
-            self.reflects = requests.reflection_kind(reflector)
+            kind = requests.reflection_kind(reflector)
+            self.reflects = EpisodeReflection(kind, self.config.privacy.mode)
         self._composition = composition
         self._watch: CompactionRequest | None = None
         self.context_id: str | None = None
@@ -424,7 +425,9 @@ class SharedSession:
         found = self._watch
         if found is None:
             kind = requests.compaction_kind(self.summarizer)
-            found = self._watch = CompactionRequest(self.namespace, self.config.compaction, kind)
+            found = self._watch = CompactionRequest(
+                self.namespace, self.config.compaction, kind, self.config.privacy.mode
+            )
         return found
 
     def show(self, verb: str, items: ContextItems) -> ContextItems:

@@ -7,7 +7,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from acms import ACMS, GoneError, NotFoundError, PreconditionError, ValidationError, open_storage, sync
+from acms import (
+    ACMS,
+    ConflictError,
+    GoneError,
+    NotFoundError,
+    PreconditionError,
+    ValidationError,
+    open_storage,
+    sync,
+)
 from acms.client import Client
 from tests.server.serving import Service
 
@@ -70,12 +79,19 @@ async def test_a_recall_says_all_that_it_is_asked(service: Service) -> None:
         asked = {"after": said, "before": "2026-01-03", "role": ("user",), "metadata": {"k": "v"}}
         assert [one.content[:6] for one in await here.recall("Lyon", where=asked)] == ["I live"]
         assert len(await here.recall("Lyon", limit=1)) == 1
+        lyon = items[0].id
+        await here.state("Minou", "city", "Lyon", sources=[lyon], scope="namespace")
         await here.set_private()
+        with pytest.raises(ConflictError, match="private") as refused:
+            await here.state("Minou", "city", "Lyon", sources=[lyon], scope="namespace")
+        assert refused.value.options[0] == 'send "scope": "session"'
+        assert await there.facts(scope="namespace") == []
         assert service.get(f"/contexts/{here.log.id}")["data"]["private"] is True
         assert not [
             one for one in await there.recall("Lyon Minou", scope="namespace") if "Lyon" in one.content
         ]
         await here.set_private(False)
+        assert [fact.value for fact in await there.facts(scope="namespace")] == ["Lyon"]
         assert [one for one in await there.recall("Lyon Minou", scope="namespace") if "Lyon" in one.content]
         with pytest.raises(TypeError, match="not both"):
             await here.recall("Lyon", budget=1, token_budget=1)

@@ -12,6 +12,7 @@ import pytest
 from acms import (
     ACMS,
     ACMSConfig,
+    ConflictError,
     EntryNotFoundError,
     PreconditionError,
     Privacy,
@@ -192,6 +193,33 @@ async def test_names_are_private_too(url: str) -> None:
     async with ACMS("other", open_storage(url), None, config=stored) as session:
         made = await session.state("Ada", "mail", "ada@example.org")
         assert "example" not in str(await session.get(made.id))
+
+
+async def test_what_a_session_that_became_private_had_said_is_known_to_no_other(any_url: str) -> None:
+    """Until it is shared again; what another one has said there since stands, and so does what names no source."""
+    storage = open_storage(any_url)
+    async with (
+        ACMS("a", storage, None, namespace="ana") as one,
+        ACMS("b", storage, None, namespace="ana") as two,
+    ):
+        said = await one.ingest("user", "The keeper of the vault is Eve, its code is 1234.")
+        await one.state("vault", "keeper", "Eve", sources=[said], scope="namespace")
+        await one.state("vault", "code", "1234", sources=[said], scope="namespace")
+        await one.state("vault", "colour", "red", scope="namespace")
+        for _ in range(2):
+            await one.set_private()
+            assert await values(two, scope="namespace") == ["red"]
+            with pytest.raises(ConflictError, match="private") as refused:
+                await one.state("vault", "keeper", "Eve", sources=[said], scope="namespace")
+            assert not refused.value.retryable
+        await one.state("vault", "keeper", "Eve", sources=[said])
+        await two.state("vault", "keeper", "Ann", scope="namespace")
+        await one.set_private(False)
+        assert sorted(await values(two, scope="namespace")) == ["Ann", "red"]
+        await two.unstate("vault", "keeper", scope="namespace")
+        await one.set_private(False)
+        await one.state("vault", "keeper", "Eve", sources=[said], scope="namespace")
+        assert "Eve" in await values(two, scope="namespace")
 
 
 async def test_an_erasure_says_what_still_says_it(url: str) -> None:

@@ -763,6 +763,35 @@ async def test_what_goes_while_it_is_said_in_the_profile_is_not_known_there(
             assert "the city is Berlin" in [one.content for one in found]
 
 
+async def test_what_a_private_session_teaches_stays_in_it(storage: Storage, notes: Notes) -> None:
+    notes.scope = "namespace"
+    async with on(storage, notes, "a") as one, on(storage, notes, "b") as two:
+        await episode(two, "the tea is green", "ok")
+        await two.wait_pending()
+        await one.set_private()
+        await episode(one, "the city is Berlin", "the tea is black")
+        await one.wait_pending()
+        profile = await facts_of(storage, (await storage.context(PROFILE)).id)
+        assert [fact.content for fact in profile] == ["the tea is green"]
+        assert await facts(one) == ["the city is Berlin", "the tea is black"]
+        assert {fact.scope for fact in await one.facts()} == {"session"}
+
+
+async def test_a_session_that_becomes_private_while_it_is_reflected_on_teaches_nobody(
+    storage: Storage, notes: Notes
+) -> None:
+    """Whoever makes it private looks at the profile before the fact is there."""
+    notes.scope = "namespace"
+    async with on(storage, notes, worker=BY_HAND) as session:
+        await episode(session, "the city is Berlin", "ok")
+        between = Meanwhile(storage)
+        between.when = facts_in
+        between.do = session.set_private
+        await worked_off(session, between, notes)
+        assert await facts_of(storage, (await storage.context(PROFILE)).id) == []
+        assert await facts(session) == ["the city is Berlin"]
+
+
 async def test_a_profile_changed_meanwhile_is_consolidated_again(storage: Storage, notes: Notes) -> None:
     notes.scope = "namespace"
     async with on(storage, notes, "a", worker=BY_HAND) as one, on(storage, notes, "b") as two:

@@ -23,14 +23,38 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from acms import ACMS, ACMSConfig, ConfigurationError, PrivacyConfig, open_storage
+from acms import (
+    ACMS,
+    ACMSConfig,
+    CompactionPolicy,
+    ConfigurationError,
+    PrivacyConfig,
+    Reflection,
+    RetryConfig,
+    Turn,
+    compose,
+    open_storage,
+)
 from acms.acs import ACS
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
 from acms.config import EpisodeBoundaryConfig, WorkerConfig
 from acms.errors import TokenBudgetExceededError
 from acms.integrations.openai_agents import ACMSSession
+from acms.jobs.worker import Worker
 from acms.kv import InMemoryKV
-from acms.model import Entry, Media, Privacy, Raw, Reasoning, Redaction, Text, ToolCall, ToolResult
+from acms.model import (
+    Append,
+    Entry,
+    JobDraft,
+    Media,
+    Privacy,
+    Raw,
+    Reasoning,
+    Redaction,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from acms.observability.tracing import record_content
 from acms.ports import ReflectionRequest, SummaryRequest
 from acms.privacy import redact_entry
@@ -338,6 +362,128 @@ async def test_no_canary_comes_out_of_any_sink(
     assert sink.leaks == []
     asked = {"reranker", "summarizer", "reflector", "embedder"}
     assert sink.seen.keys() >= {"recall", "event", "spans", "logs", *(() if silent else asked)}
+
+
+# ── jobs are done in the mode of the session that asked ─────────────────────────────────────────────────────────────
+
+INBOX = "ann@example.org"
+
+
+class Readers:
+    """A summarizer and a reflector that remember what was sent to them, by who said it."""
+
+    model, window = "readers", None
+
+    def __init__(self) -> None:
+        self.read: dict[str, list[str]] = {"plain": [], "strict": []}
+
+    def _take(self, turns: Sequence[Turn]) -> None:
+        for turn in turns:
+            for who, texts in self.read.items():
+                if who in turn.text and not turn.summary:
+                    texts.append(turn.text)
+
+    async def summarize(self, asked: SummaryRequest) -> str:
+        self._take(asked.turns)
+        return "They spoke of mail."
+
+    async def reflect(self, request: ReflectionRequest) -> Reflection:
+        self._take(request.turns)
+        return Reflection()
+
+
+def minding(mode: str | None, *, works: bool = True, budget: int | None = 300) -> ACMSConfig:
+    return ACMSConfig(
+        privacy=PrivacyConfig(mode=mode),  # type: ignore[arg-type]  # a word is read as a mode
+        worker=WorkerConfig(enabled=works),
+        retry=RetryConfig(max_attempts=1),
+        compaction=CompactionPolicy(budget=budget, preserve_recent_count=2),
+    )
+
+
+async def talked(session: ACMS) -> None:
+    """Say enough that the log is compacted by itself, and end an episode, which asks for a reflection."""
+    for number in range(16):
+        text = f"{session.session_id} {number}: mail {INBOX}, and then tell everybody what became of it."
+        await session.ingest("user", text)
+    await session.close_episode()
+    await session.wait_pending()
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["by itself", "when asked"])
+@pytest.mark.parametrize("mode", ["redact", "block"])
+@pytest.mark.parametrize("first", ["plain", "strict"])
+async def test_sessions_on_one_handle_are_worked_off_each_in_its_own_mode(
+    storage: MemoryStorage, first: str, mode: str, asked: bool
+) -> None:
+    modes = {"plain": None, "strict": mode}
+    summarizer, reflector = Readers(), Readers()
+    for who in sorted(modes, key=lambda who: who != first):
+        settings = minding(modes[who], budget=None if asked else 300)
+        session = ACMS(who, storage, summarizer=summarizer, reflector=reflector, config=settings)
+        await talked(session)
+        if asked:
+            await session.compact()
+            await session.reflect()
+            await session.wait_pending()
+        await session.close()
+    for one in (summarizer, reflector):
+        assert any(INBOX in text for text in one.read["plain"])
+        assert not any(INBOX in text for text in one.read["strict"])
+        assert bool(one.read["strict"]) == (mode == "redact")
+
+
+@pytest.mark.parametrize(
+    ("asked", "worker", "left"),
+    [
+        (None, None, INBOX),
+        ("redact", None, "[REDACTED: email]"),
+        (None, "redact", "[REDACTED: email]"),
+        ("block", "redact", ""),
+    ],
+)
+async def test_a_worker_elsewhere_obeys_the_mode_of_who_asked_and_its_own_where_it_is_stricter(
+    any_url: str, asked: str | None, worker: str | None, left: str
+) -> None:
+    there = Readers()
+    async with open_storage(any_url) as storage:
+        here: dict[str, Any] = {"summarizer": Readers(), "reflector": Readers()}
+        async with ACMS("strict", storage, config=minding(asked, works=False), **here) as session:
+            await talked(session)
+        handlers = compose.handlers(minding(worker), [there], reflectors=[there])
+        await Worker(storage, handlers, retry=RetryConfig(max_attempts=1)).drain()
+    assert [text for text in there.read["strict"] if left not in text] == []
+    assert (len(there.read["strict"]) > 16) == bool(left)  # of both of them
+
+
+async def test_a_job_that_names_no_mode_is_done_in_that_of_the_worker(storage: MemoryStorage) -> None:
+    there = Readers()
+    async with ACMS("strict", storage, config=minding(None, works=False)) as session:
+        await talked(session)
+        context = await session.context_id()
+    assert context is not None
+    job = JobDraft(kind="reflect:readers", dedupe=f"reflect:{context}", payload={"force": True})
+    await storage.append([Append(context=context, drafts=(), jobs=(job,))])
+    await Worker(storage, compose.handlers(minding("redact"), reflectors=[there], floor=False)).drain()
+    assert there.read["strict"]
+    assert not any(INBOX in text for text in there.read["strict"])
+
+
+async def test_what_an_erasure_has_compacted_again_is_read_in_the_mode_of_its_session(
+    storage: MemoryStorage,
+) -> None:
+    async with (
+        ACMS("plain", storage, config=minding(None)) as plain,
+        ACMS("strict", storage, config=minding("redact")) as strict,
+    ):
+        await talked(plain)
+        await talked(strict)
+        (made,) = await strict.compactions()
+        await strict.erase((await strict.expand(made.version))[0].id)
+        again = await strict.wait(await strict.compact())  # the job that the erasure asked for
+        assert again is not None
+        assert again.version > made.version
+        assert INBOX not in (await strict.get(again.id)).content
 
 
 # ── before it is stored ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -452,6 +452,29 @@ async def test_what_a_cut_output_does_not_show_is_recalled() -> None:
             assert (rows[151] in text) is there
 
 
+async def test_what_another_session_said_goes_from_a_prompt_when_that_one_becomes_private() -> None:
+    storage = open_storage("memory://")
+    rng = random.Random(8)
+    async with (
+        ACMS("diary", storage, None, namespace="ana") as diary,
+        ACMS("chat", storage, None, namespace="ana") as chat,
+    ):
+        await diary.ingest("user", "The spare key of the workshop hangs behind the clock.")
+        for _ in range(20):
+            await chat.ingest("user", said(rng))
+
+        async def sent(asked: str) -> str:
+            base = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM).history(chat)
+            rendered = await base.recall(chat, asked, scope="namespace").render(budget=4000)
+            await chat.ingest("user", said(rng))
+            return json.dumps(rendered.payload)
+
+        assert "behind the clock" in await sent("Where does the spare key of the workshop hang?")
+        assert "behind the clock" in await sent("Where is the teal lathe?")  # it stays where it was
+        await diary.set_private()
+        assert "behind the clock" not in await sent("Where is the teal lathe?")
+
+
 async def test_views_and_prompts_that_choose_anew_keep_nothing(tmp_path: Path) -> None:
     async with ACMS("anew", open_storage(f"sqlite:///{tmp_path}/anew.db"), None) as session:
         rng = random.Random(4)

@@ -14,6 +14,7 @@ from acms import (
     ConflictError,
     IdempotencyMismatchError,
     Ingested,
+    PrivacyConfig,
     RetryConfig,
     StorageBusyError,
     StorageError,
@@ -71,7 +72,15 @@ async def test_a_try_that_wrote_nothing_says_nothing_of_an_earlier_one_whose_out
 
 
 @pytest.mark.parametrize(
-    "other", [{"content": "goodbye"}, {"role": "assistant"}, {"metadata": {"run": 2}}, {"content": "hello "}]
+    "other",
+    [
+        {"content": "goodbye"},
+        {"role": "assistant"},
+        {"metadata": {"run": 2}},
+        {"content": "hello "},
+        {"privacy": "block"},
+        {"origin": "external"},
+    ],
 )
 async def test_one_key_for_another_message_is_a_mismatch_and_stores_nothing(
     storage: Storage, other: dict[str, Any]
@@ -84,6 +93,16 @@ async def test_one_key_for_another_message_is_a_mismatch_and_stores_nothing(
         assert caught.value.code == "IDEMPOTENCY_MISMATCH"
         assert not caught.value.retryable
         assert (await session.get_session_stats()).version == 1
+
+
+async def test_a_repetition_is_the_same_whatever_the_mode_of_the_configuration(storage: Storage) -> None:
+    given: dict[str, Any] = {"role": "user", "content": "mail ann@example.org", "idempotency_key": "k"}
+    found: set[str] = set()
+    for mode in (None, "redact", "block"):
+        config = ACMSConfig(privacy=PrivacyConfig(mode=mode))  # type: ignore[arg-type]  # a word is read as a mode
+        async with session_on(storage, config=config) as session:
+            found.add(await session.ingest(**given))
+    assert len(found) == 1
 
 
 async def test_fifty_different_messages_under_one_key_leave_exactly_the_first(storage: Storage) -> None:

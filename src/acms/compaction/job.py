@@ -94,7 +94,8 @@ async def request(shared: SharedSession, context: str, overrides: Mapping[str, J
     service = shared.config.compaction
     known = await policy_levels.resolve(storage, context, namespace=shared.namespace, service=service)
     policy = CompactionPolicy(**{**known.policy.to_json(), **changed({}, overrides)})
-    draft = requests.compaction(context, requests.compaction_kind(shared.summarizer), policy, force=True)
+    kind = requests.compaction_kind(shared.summarizer)
+    draft = requests.compaction(context, kind, policy, shared.config.privacy.mode, force=True)
     while True:
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
@@ -245,21 +246,23 @@ class _Work:
     counter: TokenCounter
     summarizer: Summarizer
     config: ACMSConfig
+    #: What may leave of its entries.
+    stage: sinks.Stage
     #: Whether a model writes: it may leave out what has to be there.
     model: bool
-
-    @property
-    def stage(self) -> sinks.Stage:
-        """What may leave of its entries."""
-        return sinks.stage(self.storage, self.config.privacy.mode, self.counter)
 
 
 def handler(
     config: ACMSConfig,
     summarizer: Summarizer | None = None,
     counters: Mapping[str, TokenCounter] = {},
+    *,
+    floor: bool = True,
 ) -> Handler:
-    """Return what works off compactions; `counters` are those that are not known by name."""
+    """Return what works off compactions; `counters` are those that are not known by name.
+
+    With `floor` the privacy mode of `config` holds for every job, else for those that name none.
+    """
 
     async def run(storage: StorageBackend, lease: Lease) -> Done | Retry | Failed | None:
         writes = await writer(summarizer)
@@ -273,7 +276,9 @@ def handler(
             policy = known.policy
         else:
             policy = CompactionPolicy(**stored)
-        work = _Work(storage, context, policy, counter, writes, config, summarizer is not None)
+        mode = requests.privacy_of(lease.job, config.privacy.mode, floor=floor)
+        stage = sinks.stage(storage, mode, counter)
+        work = _Work(storage, context, policy, counter, writes, config, stage, summarizer is not None)
         return await _compact(work, lease)
 
     return run

@@ -108,6 +108,7 @@ _SAID: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"make this session private first: set_private\(\)",
             'make this context private first: PATCH {"private": true}',
         ),
+        (r'state it with (scope)="(session)"', r'send "\1": "\2"'),
         ("fork one of them from the other", "fork one context from the other"),
         ("tag it with move=True", 'send "move": true'),
         ("tag a version of this log with move=True", 'tag a version of this log, with "move": true'),

@@ -16,13 +16,27 @@ from acms.branches.forks import COLLECT_AFTER
 from acms.erasure import proof
 from acms.errors import ACMSError, EntryNotFoundError, LegalHoldError, SessionNotFoundError, ValidationError
 from acms.facts.consolidate import fold, mentions
+from acms.jobs.requests import COMPACT, PRIVACY
 from acms.log import policy, validation
 from acms.log.in_force import Cover, is_record
 from acms.log.known import hashed
 from acms.log.policy import CompactionPolicy
 from acms.log.provenance import COPIED, COPIES, Link, Reached, Run, spans
 from acms.log.read import profile
-from acms.model import Append, Context, ContextQuery, Done, Entry, Failed, JobDraft, Kind, Lease, Retry, State
+from acms.model import (
+    Append,
+    Context,
+    ContextQuery,
+    Done,
+    Entry,
+    Failed,
+    JobDraft,
+    Kind,
+    Lease,
+    Privacy,
+    Retry,
+    State,
+)
 from acms.observability.operations import recorded
 from acms.ports import Progress, StorageBackend
 from acms.results import Erasure, Remaining
@@ -49,6 +63,7 @@ async def erase(
     rewrite: bool = False,
     reason: str = "erased",
     service: CompactionPolicy | None = None,
+    privacy: Privacy | None = None,
     progress: Progress | None = None,
 ) -> Erasure:
     """Erase entries that a context reads, and whatever was made from them, in every fork of its tree.
@@ -56,8 +71,8 @@ async def erase(
     Each is named by its id, or a message by the caller's key: that goes with the content, and names nothing after it.
     Their edits and what they edit go, every summary that stands for one of them, every fact and summary that names one
     as a source, directly or not, also in the profile of the namespace; and the same in copies of these contexts. A
-    summary's context is asked to be compacted again where the policy says so (`service` is its outermost level).
-    Repeating completes what was interrupted.
+    summary's context is asked to be compacted again where the policy says so (`service` is its outermost level), in the
+    privacy mode of whoever asks, else in that of whoever works it off. Repeating completes what was interrupted.
 
     With `verify` what is left is looked for; `Erasure.proof` says how far that goes. With `rewrite` the file, or the
     tables of the server that held it, are written anew, so that no old version of a row lies in them: that takes room
@@ -81,7 +96,9 @@ async def erase(
                     raise EntryNotFoundError(f"the session {reader.key or reader.id!r} has no entry {id!r}")
                 entry = keyed[id]
             found.append(_link(await _context_of(storage, reader, entry), entry))
-    return await _Erasing(storage, found, reason, service, progress).run(verify=verify, rewrite=rewrite)
+    return await _Erasing(storage, found, reason, service, progress, privacy).run(
+        verify=verify, rewrite=rewrite
+    )
 
 
 @recorded
@@ -172,12 +189,14 @@ class _Erasing:
         reason: str,
         service: CompactionPolicy | None,
         progress: Progress | None,
+        privacy: Privacy | None = None,
     ) -> None:
         self._storage = storage
         self._asked = asked
         self._reason = validation.name(reason, "reason")
         self._service = service or CompactionPolicy()
         self._progress = progress
+        self._privacy = privacy
         self._contexts: dict[str, Context] = {}
         #: Ids of what is blank by now.
         self._gone = {link.id for link in asked if link.state is State.ERASED}
@@ -351,7 +370,8 @@ class _Erasing:
             )
             if not found.policy.enabled or found.policy.budget is None:
                 continue
-            job = JobDraft(kind="compact", dedupe=f"compact:{owner}")
+            said = {} if self._privacy is None else {PRIVACY: self._privacy.value}
+            job = JobDraft(kind=COMPACT, dedupe=f"{COMPACT}:{owner}", payload=said)
             (result,) = await self._storage.append([Append(context=owner, drafts=(), jobs=(job,))])
             if isinstance(result, ACMSError) and not isinstance(result, SessionNotFoundError):
                 raise result

@@ -19,6 +19,7 @@ from acms.knowledge import Cardinality, Fact, Proposal, Scope
 from acms.log import facts as log_facts
 from acms.log import validation
 from acms.log.in_force import Cover
+from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE, profile
 from acms.log.validity import ends
 from acms.model import Append, ContextDraft, Entry, Expect, Kind, Origin, Privacy
@@ -74,6 +75,7 @@ async def state(
     if any(entry.kind is not Kind.MESSAGE for entry in read):
         raise ValidationError("must be ids or keys of messages", field="sources")
     if stated.scope == "namespace":
+        await _check_shared(shared, home)
         context = await _profile(shared)
     said = max((entry.created_at for entry in read), default=shared.clock())
     same: list[Fact] = []
@@ -209,6 +211,15 @@ async def _consolidated(
 def _at(known: Sequence[Fact], subject: str, attribute: str) -> list[Fact]:
     where = log_facts.address(subject, attribute)
     return [fact for fact in known if log_facts.address(fact.subject, fact.attribute) == where]
+
+
+async def _check_shared(shared: SharedSession, context: str) -> None:
+    if (await shared.storage.context(context)).settings.get(PRIVATE):
+        raise ConflictError(
+            f"{shared.session_id!r} is private: what is stated in it is not for its namespace",
+            retryable=False,
+            options=('state it with scope="session"', "state it in a session that is not private"),
+        )
 
 
 async def _profile(shared: SharedSession) -> str:

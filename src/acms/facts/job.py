@@ -23,11 +23,12 @@ from acms.facts import adopt, backlog
 from acms.facts import consolidate as rules
 from acms.facts.backlog import Limits, Reached, Stretch
 from acms.facts.consolidate import Around, Consolidated, Rules
-from acms.jobs.requests import REFLECT, model_name, reflection_kind
+from acms.jobs.requests import REFLECT, model_name, privacy_of, reflection_kind
 from acms.jobs.worker import Handler
 from acms.knowledge import Decision, Fact, Proposal, Reflection
 from acms.log import facts as known_facts
 from acms.log.in_force import Cover
+from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE
 from acms.log.read import profile as profile_of
 from acms.model import (
@@ -53,7 +54,7 @@ from acms.storage import handles
 from acms.storage.handles import Here
 from acms.text.markers import own_words
 from acms.text.summary_form import RECIPE
-from acms.write.retirement import Rewrite, follow
+from acms.write.retirement import Rewrite, follow, follow_private
 
 BUSY = 0.25
 """Seconds after an append of this process for which the event loop is left to more of them."""
@@ -124,6 +125,8 @@ class _Work:
     seeded: bool
     name: str
     config: ACMSConfig
+    #: What may leave towards the reflector.
+    stage: Stage
     lease: Lease
     pace: Pace
 
@@ -168,11 +171,12 @@ def handler(
     counters: Mapping[str, TokenCounter] = {},
     *,
     handle: StorageBackend | None = None,
+    floor: bool = True,
 ) -> Handler:
     """Return what works off reflections; `counters` are those that are not known by name.
 
     With the `handle` that the sessions of this process write to it keeps out of their way, and its calls end when the
-    handle is closed.
+    handle is closed. With `floor` the privacy mode of `config` holds for every job, else for those that name none.
     """
     seeded = backlog.seed_shaped(reflector)
     name = model_name(reflector)
@@ -181,7 +185,9 @@ def handler(
         context = await storage.context(lease.job.context)
         counter = counters.get(context.counter) or token_counter(context.counter)
         pace = Pace(None if handle is None else handles.here(handle))
-        work = _Work(storage, context, counter, reflector, seeded, name, config, lease, pace)
+        mode = privacy_of(lease.job, config.privacy.mode, floor=floor)
+        stage = stage_of(storage, mode, counter)
+        work = _Work(storage, context, counter, reflector, seeded, name, config, stage, lease, pace)
         try:
             await _run(work)
         finally:
@@ -246,15 +252,10 @@ async def _state(work: _Work, context: str, head: Head) -> _Log:
     cover = Cover(replacing, searchable=True)
     entries = await storage.read(context, at=head.version, kinds=(Kind.FACT,))
     facts = [fact for fact in known_facts.facts(entries, cover, replacing) if fact.retired is None]
-    stage = _stage(work)
+    stage = work.stage
     blocked = {one.id for one in entries if stage.entry(one).privacy is Privacy.BLOCK}
     shown = [fact for fact in stage.facts(facts, entries) if fact.id not in blocked]
     return _Log(context, head, cover, tuple(facts), tuple(shown))
-
-
-def _stage(work: _Work) -> Stage:
-    """Return what may leave of a log towards a reflector."""
-    return stage_of(work.storage, work.config.privacy.mode, work.counter)
 
 
 async def _next(work: _Work, before: Reached, head: Head) -> tuple[Stretch | None, _Log]:
@@ -292,10 +293,9 @@ async def _reflect(work: _Work, found: Stretch, state: _Log) -> None:
     known = (*state.facts, *(profile.facts if profile is not None else ()))
     contents = {fact.content for fact in known}
     speakers = {entry.actor for entry in found.entries if entry.actor}
-    stage = _stage(work)
     pairs = [
         (entry, text)
-        for entry in map(stage.entry, found.entries)
+        for entry in map(work.stage.entry, found.entries)
         if entry.privacy is not Privacy.BLOCK
         and (text := own_words(entry.content, known=contents, speakers=speakers)).strip()
     ]
@@ -408,8 +408,10 @@ async def _write(
     state: _Log,
     profile: _Log | None,
 ) -> None:
-    """Append what the rules make of an answer, the facts of the namespace first."""
+    """Append what the rules make of an answer, the facts of the namespace first; a private session has only its own."""
     proposals = asked.answer.proposals
+    if (await work.storage.context(work.context.id)).settings.get(PRIVATE):
+        proposals, profile = tuple(replace(one, scope="session") for one in proposals), None
     own_ids = {fact.id for fact in state.facts}
     profile_ids = {fact.id for fact in profile.facts} if profile is not None else set[str]()
     own, shared = backlog.routed(proposals, own_ids, profile_ids)
@@ -498,10 +500,14 @@ async def _check_still(work: _Work, found: Stretch, before: Head) -> None:
 
 
 async def _check_profile(work: _Work, found: Stretch, before: Head) -> None:
-    """Take back from the profile what was made of messages that went while it was said there.
+    """Take back from the profile what was made of messages that went, or became private, while it was said there.
 
-    Whoever put these out of force looked at the profile before it was there, or looks at it after this.
+    Whoever saw to that looked at the profile before it was there, or looks at it after this.
     """
+    context = await work.storage.context(before.context)
+    if context.settings.get(PRIVATE):
+        await follow_private(work.storage, context)
+        raise _Overtaken
     head = await work.storage.head(before.context)
     if head.rewrites == before.rewrites:
         return

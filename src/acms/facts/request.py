@@ -92,7 +92,7 @@ async def request(shared: SharedSession, context: str) -> Job:
     """Enqueue a reflection on everything closed, also on what is short, and return its job."""
     storage = shared.storage
     kind = requests.REFLECT if shared.reflector is None else requests.reflection_kind(shared.reflector)
-    draft = requests.reflection(context, kind, force=True)
+    draft = requests.reflection(context, kind, shared.config.privacy.mode, force=True)
     while True:
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
@@ -134,7 +134,8 @@ async def _take_over(shared: SharedSession, context: str) -> None:
         return
     other = found.state is JobState.READY and found.kind != kind
     if lost or (other and await requests.withdraw(storage, found, WITHDRAWN)):
-        draft = requests.reflection(context, kind, force=bool(found.payload.get("force")))
+        mode = requests.privacy_of(found, shared.config.privacy.mode, floor=True)
+        draft = requests.reflection(context, kind, mode, force=bool(found.payload.get("force")))
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
             raise result

@@ -11,14 +11,17 @@ from typing import NamedTuple
 
 from acms.errors import ConflictError, LeaseLostError, NotFoundError
 from acms.log.policy import CompactionPolicy
-from acms.model import WEBHOOK, Append, Failed, Job, JobDraft, JobQuery, JobState, Lease, Retry
+from acms.model import WEBHOOK, Append, Failed, Job, JobDraft, JobQuery, JobState, Json, Lease, Privacy, Retry
 from acms.ports import StorageBackend, Summarizer
+from acms.privacy.modes import stricter
 
 COMPACT = "compact"
 REFLECT = "reflect"
 """Kinds of the jobs that every worker takes; one that needs a certain model adds its name."""
 OFFLINE = "OfflineReflector"
 """Class of the reflector that every worker has."""
+PRIVACY = "privacy"
+"""Where the payload of a job has the mode of privacy of the session that asked for it."""
 
 
 class CompactionRequest(NamedTuple):
@@ -29,6 +32,17 @@ class CompactionRequest(NamedTuple):
     service: CompactionPolicy
     #: Kind of the job.
     kind: str
+    #: Mode of privacy of the session that asks.
+    privacy: Privacy | None
+
+
+class EpisodeReflection(NamedTuple):
+    """How an append that ends an episode asks for a reflection."""
+
+    #: Kind of the job.
+    kind: str
+    #: Mode of privacy of the session that asks.
+    privacy: Privacy | None
 
 
 def model_name(model: object) -> str:
@@ -42,11 +56,12 @@ def compaction_kind(summarizer: Summarizer | None) -> str:
     return COMPACT if summarizer is None else f"{COMPACT}:{model_name(summarizer)}"
 
 
-def compaction(context: str, kind: str, policy: CompactionPolicy, *, force: bool) -> JobDraft:
+def compaction(
+    context: str, kind: str, policy: CompactionPolicy, privacy: Privacy | None, *, force: bool
+) -> JobDraft:
     """Return the request to compact a log; while one is under way another is the same."""
-    return JobDraft(
-        kind=kind, dedupe=f"{COMPACT}:{context}", payload={"policy": policy.to_json(), "force": force}
-    )
+    payload = {"policy": policy.to_json(), "force": force, PRIVACY: privacy and privacy.value}
+    return JobDraft(kind=kind, dedupe=f"{COMPACT}:{context}", payload=payload)
 
 
 def reflection_kind(reflector: object) -> str:
@@ -59,9 +74,25 @@ def reflection_name(context: str) -> str:
     return f"{REFLECT}:{context}"
 
 
-def reflection(context: str, kind: str, *, force: bool = False) -> JobDraft:
+def reflection(context: str, kind: str, privacy: Privacy | None, *, force: bool = False) -> JobDraft:
     """Return the request to reflect on a log; `force` reads closed episodes that are too short to be read alone."""
-    return JobDraft(kind=kind, dedupe=reflection_name(context), payload={"force": True} if force else {})
+    payload: dict[str, Json] = {PRIVACY: privacy and privacy.value}
+    if force:
+        payload["force"] = True
+    return JobDraft(kind=kind, dedupe=reflection_name(context), payload=payload)
+
+
+def privacy_of(job: Job, worker: Privacy | None, *, floor: bool) -> Privacy | None:
+    """Return the mode of privacy in which a job is done: that of the session that asked, whoever works it off.
+
+    With `floor` the worker's holds where it is stricter; in any case for a job that names none, as those of releases
+    before this was stored.
+    """
+    if PRIVACY not in job.payload:
+        return worker
+    said = job.payload[PRIVACY]
+    asked = None if said is None else Privacy(said)
+    return stricter(asked, worker) if floor else asked
 
 
 async def job(storage: StorageBackend, id: str) -> Job:

@@ -151,11 +151,11 @@ async def set_hold(storage: StorageBackend, namespace: str, held: bool) -> None:
     await update(storage, context.id, _fixed({HOLD: True if held else None}))
 
 
-async def set_private(storage: StorageBackend, context: str, private: bool) -> None:
+async def set_private(storage: StorageBackend, context: str, private: bool) -> Context:
     """Keep what is said in a session from being found from the others of its namespace, or allow it again."""
     if not isinstance(private, bool):
         raise ValidationError(f"must be true or false, was {private!r}", field=PRIVATE)
-    await update(storage, context, _fixed({PRIVATE: True if private else None}))
+    return await update(storage, context, _fixed({PRIVATE: True if private else None}))
 
 
 async def namespace_settings(storage: StorageBackend, namespace: str) -> Mapping[str, Json]:

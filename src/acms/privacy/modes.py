@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from acms.model import Entry, Privacy, Redaction, Span
 from acms.prompt_types import Redacted
 
-_STRICT = {Privacy.ALLOW: 0, Privacy.REDACT: 1, Privacy.BLOCK: 2}
+_STRICT = {None: -1, Privacy.ALLOW: 0, Privacy.REDACT: 1, Privacy.BLOCK: 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,11 @@ def mode_of(configured: Privacy | None, item: Privacy) -> Privacy | None:
     if configured is None:
         return None if item is Privacy.ALLOW else item
     return max(configured, item, key=_STRICT.__getitem__)
+
+
+def stricter(one: Privacy | None, other: Privacy | None) -> Privacy | None:
+    """Return the stricter of two configured modes; None asks for less than any."""
+    return max(one, other, key=_STRICT.__getitem__)
 
 
 def stored_mode(configured: Privacy | None, item: Privacy) -> Privacy:

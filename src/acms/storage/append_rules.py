@@ -135,6 +135,8 @@ def same(draft: Draft, entry: Entry) -> bool:
         and draft.parts == entry.parts
         and dict(draft.data) == dict(entry.data)
         and dict(draft.metadata) == dict(entry.metadata)
+        # Of what was made from others these follow from its sources as they are by then.
+        and (draft.kind is not Kind.MESSAGE or (draft.privacy, draft.origin) == (entry.privacy, entry.origin))
     )
 
 

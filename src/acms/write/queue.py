@@ -28,7 +28,7 @@ from acms.errors import (
     ValidationError,
 )
 from acms.jobs import requests
-from acms.jobs.requests import CompactionRequest
+from acms.jobs.requests import CompactionRequest, EpisodeReflection
 from acms.log import policy as policy_levels
 from acms.log import read
 from acms.log.encoding import Entropy, token
@@ -76,7 +76,7 @@ class AppendRequest:
     #: How compaction is asked for; None when an append asks for none.
     watch: CompactionRequest | None = None
     #: Kind of the reflection that the end of an episode asks for; None when it asks for none.
-    reflect: str | None = None
+    reflect: EpisodeReflection | None = None
     #: Where the answer goes when the caller waits in the queue.
     answer: asyncio.Future[Delivered | None] | None = None
 
@@ -111,7 +111,7 @@ class _Placed:
     #: Ordinals of the episodes that a long silence has ended.
     gaps: list[int] = field(default_factory=list)
     #: Kind of the reflection that an ended episode asks for.
-    reflects: str | None = None
+    reflects: EpisodeReflection | None = None
 
 
 class WriteQueue:
@@ -349,7 +349,7 @@ class WriteQueue:
             if jobs:
                 placed.tail = replace(placed.tail, asked=head.tokens + _tokens(placed.drafts))
         if placed.reflects is not None:
-            jobs = (*jobs, requests.reflection(self.context, placed.reflects))
+            jobs = (*jobs, requests.reflection(self.context, *placed.reflects))
         return jobs
 
     def _delivered(
@@ -397,7 +397,7 @@ class WriteQueue:
             self._hidden = (head.rewrites, head.epoch, head.tokens - tokens)
         if not due(policy, total - self._hidden[2], total - tail.asked):
             return ()
-        return (requests.compaction(self.context, watch.kind, policy, force=False),)
+        return (requests.compaction(self.context, watch.kind, policy, watch.privacy, force=False),)
 
     async def _end_of_log(self) -> tuple[Head, Tail]:
         head = await self._storage.head(self.context)

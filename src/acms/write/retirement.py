@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 
 from acms.errors import ACMSError, ConflictError
 from acms.log import facts as rules
+from acms.log import policy
 from acms.log.encoding import locate
 from acms.log.facts import REVOKED
 from acms.log.in_force import Cover
 from acms.log.read import profile
-from acms.model import Append, Draft, Entry, Expect, Kind, Origin, Span
+from acms.model import Append, Context, Draft, Entry, Expect, Kind, Origin, Span
 from acms.ports import StorageBackend
 
 
@@ -149,6 +150,25 @@ async def forget(storage: StorageBackend, namespace: str, context: str, upto: in
     made = await storage.read(known.id, kinds=(Kind.FACT,))
     gone = frozenset(id for fact in made if _said_in(fact, context, upto) for id in fact.sources)
     await follow(storage, namespace, Rewrite((), gone, whole=True), by)
+
+
+async def set_private(storage: StorageBackend, context: str, private: bool) -> None:
+    """Keep what is said in a session, and what was learned from it, from the others of its namespace, or share it."""
+    await follow_private(storage, await policy.set_private(storage, context, private))
+
+
+async def follow_private(storage: StorageBackend, context: Context) -> None:
+    """Let the profile of its namespace follow a session that is private, or is no longer.
+
+    Retires the profile's facts that were made from messages of this session alone, or brings them back. What is stated
+    without a source is of nobody, and stands.
+    """
+    by = f"{policy.PRIVATE}:{context.id}"
+    if context.settings.get(policy.PRIVATE):
+        head = await storage.head(context.id)
+        await forget(storage, context.namespace, context.id, head.version, by)
+    else:
+        await follow(storage, context.namespace, Rewrite((), frozenset(), by), by)
 
 
 def _said_in(fact: Entry, context: str, upto: int) -> bool:

@@ -26,6 +26,7 @@ from acms.server.replies import many, single
 from acms.server.tenants import OWN, Tenant
 from acms.server.versions import Name
 from acms.storage.sessions import described, heads_of, held, info
+from acms.write import retirement
 
 __all__ = [
     "ContextDetails",
@@ -293,6 +294,8 @@ async def change_context(call: Call[None, ChangeBody]) -> Reply:
     if PRIVATE in given:
         change[PRIVATE] = True if body.private else None
     changed_context = await policy_levels.update(tenant.handle, context.id, lambda _: change)
+    if PRIVATE in given:
+        await retirement.follow_private(tenant.handle, changed_context)
     return await one_context(tenant, changed_context)
 
 
