@@ -303,6 +303,16 @@ def test_a_retraction_takes_the_whole_group() -> None:
     assert group_spans(log.entries[0], log.entries) == ((1, 1),)
 
 
+def test_a_retraction_of_a_group_takes_what_its_edits_replaced() -> None:
+    log = Log()
+    call = log.say("assistant", calls=["c1"])
+    answer = log.say("tool", "one", answers="c1")
+    edit = log.edit(2, "other")
+    assert group_spans(call, log.entries) == ((1, 1), (2, 2), (3, 3))
+    assert group_spans(answer, log.entries) == ((1, 1), (2, 2), (3, 3))
+    assert group_spans(edit, [edit]) == ((3, 3),)
+
+
 def test_a_preview_is_one_line_of_about_a_hundred_characters() -> None:
     assert preview("one\n  two\tthree") == "one two three"
     assert preview("") == ""

@@ -2,18 +2,21 @@
 
 Messages with a key are known by it, wherever they stand. The others are known by role and text, in order: the longest
 common subsequence, its latest place in the log. Instructions that a list begins with are known wherever they stand,
-and take the place of those that the log begins with. What lost its content is known by its place between others.
+and take the place of those that the log begins with. What lost its content is known by its place between others, under
+a key only with as many tokens as it had: a key that the log does not know is a sign of something new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple, cast
 
 from acms.log.known import Row
-from acms.log.trust import LEADING
-from acms.model import Role
+from acms.log.trust import LEADING, lowest
+from acms.model import Origin, Privacy, Role
+from acms.privacy.modes import stricter
 
 PAIRS = 500_000
 """Pairs of equal messages that are looked at for the longest common subsequence."""
@@ -28,9 +31,14 @@ class Item(NamedTuple):
     key: str | None
     wording: bytes
     body: bytes
+    #: Its calls of tools, and those it answers.
+    calls: tuple[str, ...]
+    answers: tuple[str, ...]
     #: None where the list does not say.
     actor: str | None
     metadata: bytes | None
+    privacy: Privacy | None
+    origin: Origin | None
 
 
 @dataclass(slots=True)
@@ -41,17 +49,19 @@ class Aligned:
     inserted: list[int] = field(default_factory=list)
     #: (item, row).
     replaced: list[tuple[int, int]] = field(default_factory=list)
+    unchanged: list[tuple[int, int]] = field(default_factory=list)
     retracted: list[int] = field(default_factory=list)
-    unchanged: list[int] = field(default_factory=list)
 
 
-def align(items: Sequence[Item], rows: Sequence[Row], *, retract: bool) -> Aligned:
+def align(
+    items: Sequence[Item], rows: Sequence[Row], tokens: Callable[[Item], int], *, retract: bool
+) -> Aligned:
     """Say what has to be done; with `retract` what is missing goes, and what is there again comes back."""
     matched = _by_key(items, rows)
     lead = _instructions(items, rows, matched)
     keyed = {at for at, row in enumerate(matched) if row is not None}
     _in_order(items, rows, matched)
-    _illegible(items, rows, matched)
+    _illegible(items, rows, matched, tokens)
     found = Aligned()
     _insertions(items, rows, matched, keyed, found)
     for at, item in enumerate(items):
@@ -61,7 +71,7 @@ def align(items: Sequence[Item], rows: Sequence[Row], *, retract: bool) -> Align
         elif _changed(item, rows[place], retract, at in lead):
             found.replaced.append((at, place))
         else:
-            found.unchanged.append(place)
+            found.unchanged.append((at, place))
     if retract:
         found.retracted = _missing(rows, matched)
     return found
@@ -80,6 +90,8 @@ def _changed(item: Item, row: Row, retract: bool, leading: bool) -> bool:
         item.body != row.body
         or (item.actor is not None and item.actor != row.actor)
         or (item.metadata is not None and item.metadata != row.metadata)
+        or (item.privacy is not None and stricter(item.privacy, row.privacy) is not row.privacy)
+        or (item.origin is not None and lowest((item.origin, row.origin)) is not row.origin)
     )
 
 
@@ -210,32 +222,32 @@ def _longest(candidates: Sequence[Sequence[int]], live: Sequence[bool]) -> dict[
     return found
 
 
-def _illegible(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> None:
-    """Match by role what lies between two matches, or before the first, with messages that lost their content."""
-    if all(row.legible for row in rows):
-        return
+def _illegible(
+    items: Sequence[Item], rows: Sequence[Row], matched: list[int | None], tokens: Callable[[Item], int]
+) -> None:
+    """Match what lies between two matches, or before the first, with messages that lost their content.
+
+    By role; under a key by size too, for a key that is not known is a sign of something new.
+    """
     taken = {place for place in matched if place is not None}
+    blank = [place for place, row in enumerate(rows) if not row.legible and place not in taken]
+    if not blank:
+        return
+    floors = list(accumulate([-1 if place is None else place for place in matched], max, initial=-1))
     before = None
     for at in range(len(items) - 1, -1, -1):
-        place = matched[at]
+        place, item = matched[at], items[at]
         if place is not None:
             before = place
             continue
-        if before is None or items[at].key is not None:
+        if before is None:
             continue
-        floor = max((place for place in matched[:at] if place is not None), default=-1)
-        spare = range(before - 1, floor, -1)
-        found = next(
-            (
-                one
-                for one in spare
-                if one not in taken and not rows[one].legible and rows[one].role is items[at].role
-            ),
-            None,
-        )
-        if found is not None:
-            matched[at] = before = found
-            taken.add(found)
+        spare = [one for one in blank if floors[at] < one < before and rows[one].role is item.role]
+        if spare and item.key is not None:
+            size = tokens(item)
+            spare = [one for one in spare if rows[one].key is None and rows[one].tokens == size]
+        if spare:
+            matched[at] = before = spare[-1]
 
 
 def _insertions(
