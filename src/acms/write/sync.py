@@ -22,10 +22,9 @@ from acms.results import Synced
 from acms.session_state import SharedSession
 from acms.text.chat_messages import NO_RESULT, ORPHAN, RECALLED, SUMMARY
 from acms.write import retirement
-from acms.write.alignment import Aligned, Item, align
+from acms.write.alignment import Aligned, Item, Pairs, align, pair
 from acms.write.episodes import reopened
 from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
-from acms.write.tool_pairs import Pairs, pair
 
 GONE = "gone"
 """Reason of the retraction of what a list no longer has."""
