@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -305,12 +307,11 @@ def test_a_retraction_takes_the_whole_group() -> None:
 
 def test_a_retraction_of_a_group_takes_what_its_edits_replaced() -> None:
     log = Log()
-    call = log.say("assistant", calls=["c1"])
-    answer = log.say("tool", "one", answers="c1")
-    edit = log.edit(2, "other")
-    assert group_spans(call, log.entries) == ((1, 1), (2, 2), (3, 3))
-    assert group_spans(answer, log.entries) == ((1, 1), (2, 2), (3, 3))
-    assert group_spans(edit, [edit]) == ((3, 3),)
+    said = log.say("assistant", "let me look")
+    call = replace(log.edit(1, "let me look"), group="g")
+    answer = replace(log.say("tool", "one"), group="g")
+    assert group_spans(answer, [said, call, answer]) == ((1, 1), (2, 2), (3, 3))
+    assert group_spans(call, [call]) == ((2, 2),)
 
 
 def test_a_preview_is_one_line_of_about_a_hundred_characters() -> None:

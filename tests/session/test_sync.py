@@ -649,7 +649,7 @@ def test_a_list_is_shown_as_if_it_had_never_been_another(lists: list[list[dict[s
                 messages = list(await session.messages("?", budget=10_000))
                 assert messages == await shown_at_once(held)
                 assert counts(await session.sync(held, gone="retract")) == (0, 0, 0, len(held), 0)
-                prompt = Prompt(OpenAIChat("gpt-4o")).history(session).user("next")
-                openai_chat((await prompt.render(budget=10_000)).payload)
+            prompt = Prompt(OpenAIChat("gpt-4o")).history(session).user("next")
+            openai_chat((await prompt.render(budget=10_000)).payload)
 
     asyncio.run(work())
