@@ -207,6 +207,24 @@ async def test_a_tool_group_continued_there_alone_comes_whole(storage: Storage) 
     assert (await window(ours))[-1] == "40%"
 
 
+async def test_a_call_that_came_with_an_edit_there_comes_with_its_result(storage: Storage) -> None:
+    asked = {"id": "c1", "type": "function", "function": {"name": "disk", "arguments": "{}"}}
+    said: list[dict[str, Any]] = [
+        {"id": "k1", "role": "user", "content": "disk?"},
+        {"id": "k2", "role": "assistant", "content": "let me look"},
+    ]
+    ours = session_on(storage, "ours")
+    await ours.sync(said)
+    theirs = await ours.fork(session_id="theirs")
+    said[1] = {**said[1], "tool_calls": [asked]}
+    await theirs.sync([*said, {"id": "k3", "role": "tool", "tool_call_id": "c1", "content": "40 %"}])
+    await ours.merge(theirs)
+    messages = await ours.messages("?", budget=1_000)
+    assert messages == await theirs.messages("?", budget=1_000)
+    assert [one.get("tool_call_id") for one in messages] == [None, None, "c1"]
+    await ours.close()
+
+
 async def test_one_address_with_two_values_conflicts_and_a_set_does_not(storage: Storage) -> None:
     ours, theirs, _ = await pair(storage)
     for session, value in ((ours, "80"), (theirs, "81")):

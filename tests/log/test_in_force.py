@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -301,6 +303,15 @@ def test_a_retraction_takes_the_whole_group() -> None:
     log.say("user", "b")
     assert group_spans(answer, log.entries) == ((2, 2), (3, 3))
     assert group_spans(log.entries[0], log.entries) == ((1, 1),)
+
+
+def test_a_retraction_of_a_group_takes_what_its_edits_replaced() -> None:
+    log = Log()
+    said = log.say("assistant", "let me look")
+    call = replace(log.edit(1, "let me look"), group="g")
+    answer = replace(log.say("tool", "one"), group="g")
+    assert group_spans(answer, [said, call, answer]) == ((1, 1), (2, 2), (3, 3))
+    assert group_spans(call, [call]) == ((2, 2),)
 
 
 def test_a_preview_is_one_line_of_about_a_hundred_characters() -> None:

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acms import ACMS, ACMSConfig, Privacy, PrivacyConfig, open_storage, sync
+from acms import ACMS, ACMSConfig, Origin, Privacy, PrivacyConfig, Prompt, open_storage, sync
+from acms.codecs import OpenAIChat
 from acms.errors import ConflictError, EntryNotFoundError, IdempotencyMismatchError, ValidationError
 from acms.results import Synced
 from acms.storage import MemoryStorage
+from tests.providers.validators import openai_chat
 from tests.support.talk import Storage, session_on
 
 pytestmark = pytest.mark.anyio
@@ -106,6 +108,39 @@ async def test_what_was_erased_is_not_stored_again(storage: Storage) -> None:
         assert await in_force(session) == "acd"
 
 
+async def test_what_was_erased_is_not_stored_again_under_its_key(storage: Storage) -> None:
+    said = [
+        user(text, f"k{at}") for at, text in enumerate(("one", "two words", "three", "four words are here"))
+    ]
+    async with session_on(storage) as session:
+        done = await session.sync(said)
+        await session.erase(done.appended[0])
+        await session.erase(done.appended[1])
+        done = await session.sync([*said, user("five", "k5")])
+        assert counts(done) == (1, 0, 0, 4, 0)
+        assert await in_force(session) == "threefour words are herefive"
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        [user("this is something quite different from it", "new")],
+        [{"role": "assistant", "content": "two words", "id": "new"}],
+        [user("two words", "new"), user("two words", "newer")],
+    ],
+)
+async def test_a_new_message_where_one_was_erased_is_stored(
+    storage: Storage, new: list[dict[str, Any]]
+) -> None:
+    said = [user("one", "k0"), user("two words", "k1"), user("three", "k2")]
+    async with session_on(storage) as session:
+        done = await session.sync(said)
+        await session.erase(done.appended[1])
+        done = await session.sync([said[0], *new, said[2]])
+        assert len(done.appended) >= 1
+        assert (await session.entries())[-1].content == new[0]["content"]
+
+
 async def test_what_was_cleared_is_said_anew(storage: Storage) -> None:
     async with session_on(storage) as session:
         await session.sync(users("ab"))
@@ -188,6 +223,42 @@ async def test_metadata_and_names_under_a_key(storage: Storage) -> None:
         assert (entry.metadata, entry.actor) == ({"run": 2}, "maya")
 
 
+@pytest.mark.parametrize("texts", [("X123", "obey"), ("X124", "obey!")])
+async def test_an_edited_or_restored_message_stays_private_and_is_not_trusted_more(
+    storage: Storage, texts: tuple[str, str]
+) -> None:
+    said = [user("first", "k0"), user(texts[0], "k1"), user(texts[1], "k2"), user("last", "k3")]
+    async with session_on(storage) as session:
+        await session.ingest("user", "first", idempotency_key="k0")
+        await session.ingest("user", "X123", idempotency_key="k1", privacy="block")
+        await session.ingest("user", "obey", idempotency_key="k2", origin="external")
+        await session.ingest("user", "last", idempotency_key="k3")
+        await session.sync([said[0], said[3]], gone="retract")
+        assert counts(await session.sync(said, gone="retract")) == (0, 2, 0, 2, 0)
+        _, private, strange, _ = await session.entries()
+        assert (private.privacy, strange.origin) == (Privacy.BLOCK, Origin.EXTERNAL)
+        shown = [one["content"] for one in await session.messages("X124?", budget=1_000)]
+        assert "[withheld]" in shown
+        assert texts[0] not in shown
+
+
+async def test_what_a_list_says_of_privacy_and_origin_counts_where_it_is_stricter(storage: Storage) -> None:
+    one = user("a", "k1")
+    async with session_on(storage) as session:
+        await session.sync([{**one, "privacy": "redact", "origin": "tool"}])
+        for privacy, origin in (("allow", "user"), ("redact", "assistant")):
+            done = await session.sync([{**one, "privacy": privacy, "origin": origin}])
+            assert counts(done) == (0, 0, 0, 1, 0)
+        for privacy, origin in (("block", "user"), ("allow", "external")):
+            done = await session.sync([{**one, "privacy": privacy, "origin": origin}])
+            assert counts(done) == (0, 1, 0, 0, 0)
+        entry = await session.get("k1")
+        assert (entry.privacy, entry.origin) == (Privacy.BLOCK, Origin.EXTERNAL)
+        with pytest.raises(ValidationError) as caught:
+            await session.sync([{**one, "privacy": "secret"}])
+        assert caught.value.field == "messages[0].privacy"
+
+
 async def test_with_keys_an_insertion_alone_is_appended(storage: Storage) -> None:
     known = [user("a", "k1"), user("b", "k2")]
     async with session_on(storage) as session:
@@ -222,6 +293,94 @@ async def test_an_edited_call_stays_in_its_group(storage: Storage) -> None:
         messages = await session.messages("disk?", budget=1_000)
         assert [one.get("tool_call_id") for one in messages] == [None, None, "c1"]
         assert messages[1]["tool_calls"][0]["function"] == changed
+
+
+def call(key: str, *ids: str, text: str | None = None) -> dict[str, Any]:
+    calls = [{"id": id, "type": "function", "function": {"name": "disk", "arguments": "{}"}} for id in ids]
+    return {"role": "assistant", "content": text, "id": key} | ({"tool_calls": calls} if calls else {})
+
+
+def result(key: str, id: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": id, "content": f"of {id}", "id": key}
+
+
+QUESTION, ANSWER = user("disk?", "k1"), call("k9", text="40 %")
+REWRITES: dict[str, list[list[dict[str, Any]]]] = {
+    "an answer that becomes a call": [
+        [QUESTION, call("k2", text="let me look")],
+        [QUESTION, call("k2", "c1", text="let me look")],
+        [QUESTION, call("k2", "c1", "c2", text="let me look"), result("k3", "c1")],
+        [QUESTION, call("k2", "c1", "c2", text="let me look"), result("k3", "c1"), result("k4", "c2"), ANSWER],
+    ],
+    "a call and its result under another id": [
+        [QUESTION, call("k2", "c1"), result("k3", "c1"), ANSWER],
+        [QUESTION, call("k2", "c2"), result("k3", "c2"), ANSWER],
+    ],
+    "another id before the result came": [
+        [QUESTION, call("k2", "c1")],
+        [QUESTION, call("k2", "c2")],
+        [QUESTION, call("k2", "c2"), result("k3", "c2"), ANSWER],
+    ],
+    "a second call while the first is answered": [
+        [QUESTION, call("k2", "c1"), result("k3", "c1")],
+        [QUESTION, call("k2", "c1", "c2"), result("k3", "c1"), result("k4", "c2"), ANSWER],
+    ],
+    "a call that is found behind its result": [
+        [QUESTION, call("k2", text="let me look"), result("k3", "c1"), ANSWER],
+        [QUESTION, call("k2", "c1"), result("k3", "c1"), ANSWER],
+    ],
+    "a call that is no longer made": [
+        [QUESTION, call("k2", "c1"), result("k3", "c1"), ANSWER],
+        [QUESTION, call("k2", text="let me look"), result("k3", "c1"), ANSWER],
+        [QUESTION, call("k2", "c1"), result("k3", "c1"), ANSWER],
+    ],
+    "a result that was removed while the other came twice": [
+        [QUESTION, call("k2", "c1", "c2"), result("k3", "c1"), result("k4", "c2"), ANSWER],
+        [QUESTION, call("k2", "c1", "c2"), result("k4", "c2"), ANSWER],
+        [QUESTION, call("k2", "c1", "c2"), result("k4", "c2"), ANSWER, result("k5", "c2")],
+    ],
+    "calls that change places": [
+        [QUESTION, call("k2", "c1"), result("k3", "c1"), call("k4", "c2"), result("k5", "c2"), ANSWER],
+        [QUESTION, call("k2", "c2"), result("k3", "c2"), call("k4", "c1"), result("k5", "c1"), ANSWER],
+    ],
+}  # fmt: skip
+
+
+async def shown_at_once(held: list[dict[str, Any]]) -> list[Any]:
+    """What a session shows that has seen nothing but a list."""
+    async with session_on(MemoryStorage(), "fresh") as fresh:
+        await fresh.sync(held)
+        return list(await fresh.messages("?", budget=10_000))
+
+
+@pytest.mark.parametrize("name", REWRITES)
+async def test_a_rewritten_call_is_shown_with_its_results(storage: Storage, name: str) -> None:
+    async with session_on(storage) as session:
+        for held in REWRITES[name]:
+            await session.sync(held, gone="retract")
+            assert list(await session.messages("?", budget=10_000)) == await shown_at_once(held)
+            assert counts(await session.sync(held, gone="retract")) == (0, 0, 0, len(held), 0)
+        prompt = Prompt(OpenAIChat("gpt-4o")).history(session).user("next")
+        openai_chat((await prompt.render(budget=10_000)).payload)
+
+
+async def test_results_of_a_call_that_is_older_than_other_messages_come_with_it(storage: Storage) -> None:
+    held = [QUESTION, call("k2", "c1"), result("k3", "c1"), ANSWER]
+    async with session_on(storage) as session:
+        await session.sync(held)
+        held = [QUESTION, call("k2", "c1", "c2"), result("k3", "c1"), result("k4", "c2"), ANSWER]
+        assert counts(await session.sync(held)) == (1, 1, 0, 3, 1)
+        messages = await session.messages("?", budget=10_000)
+        assert [one.get("tool_call_id") for one in messages] == [None, None, None, "c1", "c2"]
+
+
+@pytest.mark.parametrize("key", ["k2", "k3"])
+async def test_a_call_that_came_with_an_edit_is_retracted_with_its_result(storage: Storage, key: str) -> None:
+    async with session_on(storage) as session:
+        await session.sync([QUESTION, call("k2", text="let me look")])
+        await session.sync([QUESTION, call("k2", "c1", text="let me look"), result("k3", "c1")])
+        await session.retract(key)
+        assert await in_force(session) == "disk?"
 
 
 @pytest.mark.parametrize("key", [None, "k1"])
@@ -286,6 +445,17 @@ async def test_what_is_redacted_before_it_is_stored_is_known_again(storage: Stor
         await session.sync(said)
         assert counts(await session.sync(said)) == (0, 0, 0, 1, 0)
         assert "maya@" not in (await session.get("maya@example.org")).content
+
+
+async def test_what_is_redacted_for_its_own_sake_stays_so_and_is_known_again(storage: Storage) -> None:
+    config = ACMSConfig(privacy=PrivacyConfig(redact_before_persist=True))
+    one, two = user("mail me at maya@example.org", "maya@example.org"), user("call me", "k2")
+    async with session_on(storage, config=config) as session:
+        await session.sync([{**one, "privacy": "redact"}, two])
+        assert counts(await session.sync([one, two])) == (0, 0, 0, 2, 0)
+        changed = {**one, "content": "mail me at maya@example.com"}
+        assert counts(await session.sync([changed, {**two, "content": "now"}])) == (0, 1, 0, 1, 0)
+        assert "maya@" not in await in_force(session)
 
 
 # ── many at once, and by chance ─────────────────────────────────────────────────────────────────────────────────────
@@ -423,3 +593,63 @@ def check(
         if not keyed:
             rest = iter(after)
             assert all(one in rest for one in said)
+
+
+# ── calls and results by chance ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@st.composite
+def rewritten(draw: st.DrawFn) -> list[list[dict[str, Any]]]:
+    """A list of a framework again and again: messages come, calls are streamed, renamed, added, dropped, removed."""
+    ids = (
+        st.sampled_from(["c1", "c2", "c3"])
+        if draw(st.booleans())
+        else st.integers(0, 10**6).map("c{}".format)
+    )
+    held = [user("begin", "k")]
+    lists = [held]
+    for number in range(draw(st.integers(1, 12))):
+        key, at = f"k{number}", draw(st.integers(1, max(1, len(held) - 1)))
+        one = held[at] if at < len(held) else {}
+        asked = [ask["id"] for ask in one.get("tool_calls", ())]
+        now = draw(
+            st.sampled_from(("user", "answer", "call", "result", "result", "recall", "rename", "remove"))
+        )
+        held = list(held)
+        if now == "recall" and one.get("role") == "assistant":
+            held[at] = call(one["id"], *draw(st.lists(ids, max_size=3, unique=True)), text=one["content"])
+        elif now == "rename" and asked:
+            old, new = draw(st.sampled_from(asked)), draw(ids)
+            kept = list(dict.fromkeys(new if id == old else id for id in asked))
+            held[at] = call(one["id"], *kept, text=one["content"])
+            for place, later in enumerate(held[at + 1 :], at + 1):
+                if later.get("tool_call_id") == old:
+                    held[place] = result(later["id"], new)
+        elif now == "remove" and one:
+            del held[at]
+        elif now == "call":
+            held.append(call(key, *draw(st.lists(ids, min_size=1, max_size=2, unique=True)), text="look"))
+        elif now == "result":
+            known = [ask["id"] for said in held for ask in said.get("tool_calls", ())]
+            held.append(result(key, draw(st.sampled_from(known) if known else ids)))
+        elif now == "answer":
+            held.append(call(key, text=draw(st.sampled_from(("so", "thanks")))))
+        else:
+            held.append(user("and", key))
+        lists.append(held)
+    return lists
+
+
+@given(rewritten())
+def test_a_list_is_shown_as_if_it_had_never_been_another(lists: list[list[dict[str, Any]]]) -> None:
+    async def work() -> None:
+        async with session_on(MemoryStorage()) as session:
+            for held in lists:
+                await session.sync(held, gone="retract")
+                messages = list(await session.messages("?", budget=10_000))
+                assert messages == await shown_at_once(held)
+                assert counts(await session.sync(held, gone="retract")) == (0, 0, 0, len(held), 0)
+            prompt = Prompt(OpenAIChat("gpt-4o")).history(session).user("next")
+            openai_chat((await prompt.render(budget=10_000)).payload)
+
+    asyncio.run(work())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
 from acms.log.encoding import micros
-from acms.model import Role, ToolResult
+from acms.model import Role, ToolCall, ToolResult
 from acms.write.episodes import (
     MAX_TURNS,
     PATTERN,
@@ -19,6 +19,7 @@ from acms.write.episodes import (
     TOOL_RESULT,
     Tail,
     episodes,
+    reopened,
     tail_of,
 )
 from tests.support.logs import CONTEXT, NOON, Log
@@ -331,6 +332,25 @@ def stories(draw: st.DrawFn) -> Log:
 @given(stories())
 def test_the_tail_rebuilt_from_a_log_is_the_tail_that_grew_with_it(log: Log) -> None:
     assert tail_of(log.entries) == log.tail
+
+
+@pytest.mark.parametrize(
+    ("calls", "open_calls"), [(["c1", "c2"], {"c2": "g"}), (["c2"], {"c2": "g"}), ([], {})]
+)
+def test_a_tail_is_rebuilt_with_the_calls_that_edits_made(
+    calls: list[str], open_calls: dict[str, str]
+) -> None:
+    log = Log()
+    log.say("assistant", calls=["c1"])
+    log.say("tool", "one", answers="c1")
+    edit = log.edit(1, "more")
+    parts = tuple([ToolCall(call, "disk") for call in calls])
+    edited = replace(edit, parts=parts, group="g" if calls else None)
+    log.entries[1] = replace(log.entries[1], group="g")
+    tail = tail_of([*log.entries[:2], edited])
+    assert (tail.calls, tail.pending) == (open_calls, "g" if calls else None)
+    changed = reopened(log.tail, {"c1": None, "c2": open_calls.get("c2")}, "g" if calls else None)
+    assert (changed.calls, changed.pending) == (tail.calls, tail.pending)
 
 
 @given(stories())

@@ -124,14 +124,13 @@ class _Writing:
         entry, shown = slot.entry, slot.now
         assert shown is not None
         edited = () if shown is entry else (shown.id,)
-        group = None if entry.group is None else self._done.groups.get(entry.group, entry.group)
         return replace(
             _draft(shown),
             key=entry.key,
             created_at=entry.created_at,
             episode=entry.episode,
             closes=None,
-            group=group,
+            group=self._group(shown),
             replaces=(),
             sources=(*edited, entry.id, *entry.sources),
         )
@@ -147,10 +146,14 @@ class _Writing:
             key=None,
             episode=said.episode,
             closes=None,
-            group=said.group,
+            group=self._group(shown),
             replaces=tuple(sorted(spans)),
             sources=tuple(dict.fromkeys((said.id, shown.id, *original))),
         )
+
+    def _group(self, shown: Entry) -> str | None:
+        """Return the tool group here of what is read on the other side: an edit may have changed it."""
+        return None if shown.group is None else self._done.groups.get(shown.group, shown.group)
 
     def _learned(self, step: Learned) -> Draft:
         fact, ours = step.fact, self._ours

@@ -320,11 +320,15 @@ def units(sequence: Sequence[Entry], *, whole: bool) -> Units:
 
 
 def group_spans(target: Entry, members: Iterable[Entry]) -> tuple[Span, ...]:
-    """Return what a retraction of an entry takes out of force: the entry and its whole tool group."""
-    versions = {target.version}
-    if target.group is not None:
-        versions.update(entry.version for entry in members if entry.group == target.group)
-    return tuple((version, version) for version in sorted(versions))
+    """Return what a retraction of an entry takes out of force: the entry and its whole tool group.
+
+    Of an edit that belongs to the group what it replaced goes too, or that would come back.
+    """
+    spans = {(target.version, target.version)}
+    for entry in members if target.group is not None else ():
+        if entry.group == target.group and entry.version != target.version:
+            spans.update(entry.replaces, [(entry.version, entry.version)])
+    return tuple(sorted(spans))
 
 
 def shown_role(entry: Entry | Doc) -> Role | None:

@@ -12,7 +12,20 @@ from hashlib import blake2b, sha256
 
 from acms.log.encoding import dump
 from acms.log.in_force import Cover
-from acms.model import Entry, Head, Json, Kind, Media, Part, Role, State, ToolCall, ToolResult
+from acms.model import (
+    Entry,
+    Head,
+    Json,
+    Kind,
+    Media,
+    Origin,
+    Part,
+    Privacy,
+    Role,
+    State,
+    ToolCall,
+    ToolResult,
+)
 from acms.ports import StorageBackend
 
 SIZE = 16
@@ -33,6 +46,13 @@ class Row:
     body: bytes
     metadata: bytes
     actor: str | None
+    privacy: Privacy
+    origin: Origin
+    #: Its calls of tools and those it answers, the tool group it is in, and its size, which outlives its content.
+    calls: tuple[str, ...]
+    answers: tuple[str, ...]
+    group: str | None
+    tokens: int
     #: False once it was retracted; True also when a summary stands for it.
     live: bool = True
     #: False once its content is gone.
@@ -74,6 +94,16 @@ def mapping(value: Mapping[str, Json]) -> bytes:
     return digest(dump(dict(value))) if value else b""
 
 
+def calls(parts: Sequence[Part]) -> tuple[str, ...]:
+    """Return the ids of the calls that a message makes."""
+    return tuple([part.call_id for part in parts if isinstance(part, ToolCall)]) if parts else ()
+
+
+def answers(parts: Sequence[Part]) -> tuple[str, ...]:
+    """Return the ids of the calls that a message answers."""
+    return tuple([part.call_id for part in parts if isinstance(part, ToolResult)]) if parts else ()
+
+
 def _row(entry: Entry) -> Row:
     role = entry.role or Role.USER
     whole = body(role, entry.content, entry.parts)
@@ -87,6 +117,12 @@ def _row(entry: Entry) -> Row:
         body=whole,
         metadata=mapping(entry.metadata),
         actor=entry.actor,
+        privacy=entry.privacy,
+        origin=entry.origin,
+        calls=calls(entry.parts),
+        answers=answers(entry.parts),
+        group=entry.group,
+        tokens=entry.tokens,
         legible=entry.state is State.LIVE,
     )
 

@@ -39,11 +39,16 @@ class Cleared(Entry):
         return at + shift
 
 
+def stricter(one: Privacy, other: Privacy) -> Privacy:
+    """Return the one of two modes under which less is shown."""
+    return max(one, other, key=_STRICT.__getitem__)
+
+
 def mode_of(configured: Privacy | None, item: Privacy) -> Privacy | None:
     """Return the mode an item is shown under: the strictest; None where neither asks for anything (decision 0046)."""
     if configured is None:
         return None if item is Privacy.ALLOW else item
-    return max(configured, item, key=_STRICT.__getitem__)
+    return stricter(configured, item)
 
 
 def stricter(one: Privacy | None, other: Privacy | None) -> Privacy | None:

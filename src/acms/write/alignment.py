@@ -2,18 +2,24 @@
 
 Messages with a key are known by it, wherever they stand. The others are known by role and text, in order: the longest
 common subsequence, its latest place in the log. Instructions that a list begins with are known wherever they stand,
-and take the place of those that the log begins with. What lost its content is known by its place between others.
+and take the place of those that the log begins with. What lost its content is known by its place between others, under
+a key only with as many tokens as it had: a key that the log does not know is a sign of something new.
+
+Calls of tools and their results are then paired as if the log had said from the start what it says now, and
+`episodes.place` had placed it: a call opens a group, a result joins the group in which its call waits for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple, cast
 
 from acms.log.known import Row
-from acms.log.trust import LEADING
-from acms.model import Role
+from acms.log.trust import LEADING, lowest
+from acms.model import Origin, Privacy, Role
+from acms.privacy.modes import stricter
 
 PAIRS = 500_000
 """Pairs of equal messages that are looked at for the longest common subsequence."""
@@ -28,9 +34,14 @@ class Item(NamedTuple):
     key: str | None
     wording: bytes
     body: bytes
+    #: Its calls of tools, and those it answers.
+    calls: tuple[str, ...]
+    answers: tuple[str, ...]
     #: None where the list does not say.
     actor: str | None
     metadata: bytes | None
+    privacy: Privacy | None
+    origin: Origin | None
 
 
 @dataclass(slots=True)
@@ -41,17 +52,19 @@ class Aligned:
     inserted: list[int] = field(default_factory=list)
     #: (item, row).
     replaced: list[tuple[int, int]] = field(default_factory=list)
+    unchanged: list[tuple[int, int]] = field(default_factory=list)
     retracted: list[int] = field(default_factory=list)
-    unchanged: list[int] = field(default_factory=list)
 
 
-def align(items: Sequence[Item], rows: Sequence[Row], *, retract: bool) -> Aligned:
+def align(
+    items: Sequence[Item], rows: Sequence[Row], tokens: Callable[[Item], int], *, retract: bool
+) -> Aligned:
     """Say what has to be done; with `retract` what is missing goes, and what is there again comes back."""
     matched = _by_key(items, rows)
     lead = _instructions(items, rows, matched)
     keyed = {at for at, row in enumerate(matched) if row is not None}
     _in_order(items, rows, matched)
-    _illegible(items, rows, matched)
+    _illegible(items, rows, matched, tokens)
     found = Aligned()
     _insertions(items, rows, matched, keyed, found)
     for at, item in enumerate(items):
@@ -61,7 +74,7 @@ def align(items: Sequence[Item], rows: Sequence[Row], *, retract: bool) -> Align
         elif _changed(item, rows[place], retract, at in lead):
             found.replaced.append((at, place))
         else:
-            found.unchanged.append(place)
+            found.unchanged.append((at, place))
     if retract:
         found.retracted = _missing(rows, matched)
     return found
@@ -80,6 +93,8 @@ def _changed(item: Item, row: Row, retract: bool, leading: bool) -> bool:
         item.body != row.body
         or (item.actor is not None and item.actor != row.actor)
         or (item.metadata is not None and item.metadata != row.metadata)
+        or (item.privacy is not None and stricter(item.privacy, row.privacy) is not row.privacy)
+        or (item.origin is not None and lowest((item.origin, row.origin)) is not row.origin)
     )
 
 
@@ -210,32 +225,32 @@ def _longest(candidates: Sequence[Sequence[int]], live: Sequence[bool]) -> dict[
     return found
 
 
-def _illegible(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> None:
-    """Match by role what lies between two matches, or before the first, with messages that lost their content."""
-    if all(row.legible for row in rows):
-        return
+def _illegible(
+    items: Sequence[Item], rows: Sequence[Row], matched: list[int | None], tokens: Callable[[Item], int]
+) -> None:
+    """Match what lies between two matches, or before the first, with messages that lost their content.
+
+    By role; under a key by size too, for a key that is not known is a sign of something new.
+    """
     taken = {place for place in matched if place is not None}
+    blank = [place for place, row in enumerate(rows) if not row.legible and place not in taken]
+    if not blank:
+        return
+    floors = list(accumulate([-1 if place is None else place for place in matched], max, initial=-1))
     before = None
     for at in range(len(items) - 1, -1, -1):
-        place = matched[at]
+        place, item = matched[at], items[at]
         if place is not None:
             before = place
             continue
-        if before is None or items[at].key is not None:
+        if before is None:
             continue
-        floor = max((place for place in matched[:at] if place is not None), default=-1)
-        spare = range(before - 1, floor, -1)
-        found = next(
-            (
-                one
-                for one in spare
-                if one not in taken and not rows[one].legible and rows[one].role is items[at].role
-            ),
-            None,
-        )
-        if found is not None:
-            matched[at] = before = found
-            taken.add(found)
+        spare = [one for one in blank if floors[at] < one < before and rows[one].role is item.role]
+        if spare and item.key is not None:
+            size = tokens(item)
+            spare = [one for one in spare if rows[one].key is None and rows[one].tokens == size]
+        if spare:
+            matched[at] = before = spare[-1]
 
 
 def _insertions(
@@ -263,3 +278,75 @@ def _missing(rows: Sequence[Row], matched: Sequence[int | None]) -> list[int]:
     known = {place for place in matched if place is not None}
     first = min((place for place in known if place >= front), default=len(rows))
     return [place for place in range(max(first, front), len(rows)) if place not in known and rows[place].live]
+
+
+# ── tool groups ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Pairs(NamedTuple):
+    """Where messages that are written again belong, and what is waited for behind them."""
+
+    #: Item → its tool group.
+    groups: dict[int, str | None]
+    #: Call → the group in which its result is waited for, None when it no longer is.
+    calls: dict[str, str | None]
+    #: Group of the calls that nothing but results follows.
+    newest: str | None = None
+
+
+def pair(items: Sequence[Item], rows: Sequence[Row], found: Aligned, fresh: Callable[[], str]) -> Pairs:
+    """Pair the calls and results of what an alignment edits and retracts; `fresh` names a new group.
+
+    A message of the list that joins another group must be written again, and becomes one of the replaced.
+    """
+    edits = {place: at for at, place in found.replaced}
+    groups = {at: rows[place].group for at, place in found.replaced}
+    gone = set(found.retracted)
+    touched = _touched(items, rows, found)
+    calls: dict[str, str | None] = dict.fromkeys(touched)
+    if not touched:
+        return Pairs(groups, calls)
+    listed = {place: at for at, place in (*found.unchanged, *found.replaced)}
+    moved: list[tuple[int, int]] = []
+    newest = None
+    for place, row in enumerate(rows):
+        if place in gone or not (row.live or place in edits):
+            continue
+        at = listed.get(place) if row.legible else None
+        now = row if at is None or place not in edits else items[at]
+        group = row.group
+        if not touched.isdisjoint((*now.calls, *now.answers, *row.calls, *row.answers)):
+            if at is not None:
+                group = _group(now, row, calls, fresh) if place in edits or not row.calls else row.group
+                if group != row.group and place not in edits:
+                    moved.append((at, place))
+                groups[at] = group
+            if now.calls:
+                calls.update({id: group for id in now.calls if id in touched})
+            else:
+                calls.update({id: None for id in now.answers if group and calls.get(id) == group})
+        if row.role is not Role.TOOL:
+            newest = group if now.calls else None
+    if moved:
+        found.unchanged = [one for one in found.unchanged if one not in moved]
+        found.replaced = sorted([*found.replaced, *moved])
+    return Pairs(groups, calls, newest)
+
+
+def _touched(items: Sequence[Item], rows: Sequence[Row], found: Aligned) -> set[str]:
+    """Return the ids of calls that are made or answered by others than before."""
+    touched: set[str] = set()
+    for at, place in found.replaced:
+        old, new = rows[place], items[at]
+        if not old.live or (old.calls, old.answers) != (new.calls, new.answers):
+            touched.update(old.calls, old.answers, new.calls, new.answers)
+    for place in found.retracted:
+        touched.update(rows[place].calls, rows[place].answers)
+    return touched
+
+
+def _group(now: Row | Item, old: Row, calls: dict[str, str | None], fresh: Callable[[], str]) -> str | None:
+    """Return the group of a message of the list: calls keep theirs while one of them stays."""
+    if now.calls:
+        return (old.group if not set(now.calls).isdisjoint(old.calls) else None) or fresh()
+    return next((group for id in now.answers if (group := calls.get(id)) is not None), None)

@@ -141,6 +141,14 @@ def place(tail: Tail, draft: Draft, rules: EpisodeBoundaryConfig, group: str) ->
     return Place(episode, closes, member, after)
 
 
+def reopened(tail: Tail, calls: Mapping[str, str | None], newest: str | None) -> Tail:
+    """Return the tail behind edits that changed in which groups results are waited for; those of `newest` first."""
+    kept = {id: group for id, group in tail.calls.items() if id not in calls}
+    kept.update({id: group for id, group in calls.items() if group is not None})
+    open_calls = dict(list(kept.items())[-_OPEN_CALLS:])
+    return replace(tail, calls=open_calls, pending=newest if newest in open_calls.values() else None)
+
+
 def _still_pending(tail: Tail, role: Role | None, open_calls: Mapping[str, str]) -> str | None:
     """Return the group that is still waited for; a stray or late result of another call ends no waiting."""
     return tail.pending if role is Role.TOOL and tail.pending in open_calls.values() else None
@@ -149,29 +157,32 @@ def _still_pending(tail: Tail, role: Role | None, open_calls: Mapping[str, str])
 def tail_of(newest: Sequence[Entry]) -> Tail:
     """Rebuild the tail from the newest entries of a log, ascending: at least the whole last episode.
 
-    Needed after a restore only; open calls older than these entries count as abandoned.
+    Needed after a restore only; open calls older than these entries count as abandoned. Edits say what is called now.
     """
     tail = Tail()
+    edits = [entry for entry in newest if entry.kind is Kind.MESSAGE and entry.replaces]
+    now = {first: edit for edit in edits for first, _ in edit.replaces}  # the newest last
     for entry in newest:
         if entry.kind is Kind.EPISODE:
             tail = replace(tail, closed=str(entry.data.get("reason", "manual")))
         if entry.kind is not Kind.MESSAGE or entry.replaces:
             continue
+        said = now.get(entry.version, entry)
         calls = dict(tail.calls)
-        opened = [part.call_id for part in entry.parts if isinstance(part, ToolCall)]
-        if entry.group is not None:
-            for part in entry.parts:
+        opened = [part.call_id for part in said.parts if isinstance(part, ToolCall)]
+        if said.group is not None:
+            for part in said.parts:
                 if isinstance(part, ToolCall):
                     calls.pop(part.call_id, None)
-                    calls[part.call_id] = entry.group
-                elif isinstance(part, ToolResult) and calls.get(part.call_id) == entry.group:
+                    calls[part.call_id] = said.group
+                elif isinstance(part, ToolResult) and calls.get(part.call_id) == said.group:
                     del calls[part.call_id]
         tail = Tail(
             episode=entry.episode,
             turns=tail.turns + 1 if entry.episode == tail.episode else 1,
             last=micros(entry.created_at),
             closed=entry.closes,
-            pending=entry.group if opened else _still_pending(tail, entry.role, calls),
+            pending=said.group if opened else _still_pending(tail, entry.role, calls),
             calls=calls,
         )
     return tail

@@ -65,6 +65,8 @@ class AppendRequest:
     decided: int | None = None
     #: Edits and retractions that are appended as they are, before the drafts.
     before: Sequence[Draft] = ()
+    #: What these make of the end of the log.
+    reopen: Callable[[Tail], Tail] | None = None
     #: Version at which all of it was decided: at any other one it has to be decided again.
     at: int | None = None
     #: Puts the drafts in their places itself, behind the end of the log, and returns them with the end behind them.
@@ -325,7 +327,7 @@ class WriteQueue:
 
     def _place(self, request: AppendRequest, placed: _Placed) -> None:
         """Place new messages behind those placed before: in an episode, and in a tool group."""
-        tail = placed.tail
+        tail = placed.tail if request.reopen is None else request.reopen(placed.tail)
         for draft in request.drafts:
             calls = draft.parts and any(isinstance(part, ToolCall) for part in draft.parts)
             found = place(tail, draft, request.rules, f"g_{token(self._entropy, 10)}" if calls else "")

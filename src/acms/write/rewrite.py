@@ -38,9 +38,14 @@ async def retract(shared: SharedSession, writer: Writer, id: str, *, reason: str
         edit = cover.edit_of(target)
         by = cover.by(target.version)
         members = [target]
-        if target.group is not None and not alone and not target.replaces:
+        grouped = target.group is not None or (edit is not None and edit.group is not None)
+        if grouped and not alone and not target.replaces:
             members = await shared.storage.read(context, kinds=(Kind.MESSAGE,))
         spans = group_spans(target, members)
+        if (
+            edit is not None and edit.group != target.group
+        ):  # it called or answered nothing before it was edited
+            spans = (*spans, *group_spans(edit, members))
         targets = [one for one in members if (one.version, one.version) in spans]
         if edit is not None:
             spans, targets = (*spans, *edit.replaces, (edit.version, edit.version)), [*targets, edit]

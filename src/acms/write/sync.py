@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import marshal
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
 
 from acms.errors import ConflictError, ValidationError
-from acms.log import foreign, known, validation
+from acms.log import foreign, known, trust, validation
+from acms.log.encoding import token
 from acms.log.foreign import Turn
 from acms.log.known import Row
-from acms.model import EMPTY, Draft, Entry, Head, Kind, Origin, Privacy, Role, Span, ToolCall, ToolResult
-from acms.privacy.modes import stored_mode
+from acms.model import EMPTY, Draft, Entry, Head, Kind, Origin, Privacy, Role, Span
+from acms.privacy.modes import stored_mode, stricter
 from acms.results import Synced
 from acms.session_state import SharedSession
 from acms.text.chat_messages import NO_RESULT, ORPHAN, RECALLED, SUMMARY
 from acms.write import retirement
-from acms.write.alignment import Aligned, Item, align
+from acms.write.alignment import Aligned, Item, Pairs, align, pair
+from acms.write.episodes import reopened
 from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
 
 GONE = "gone"
@@ -64,14 +68,18 @@ class Sync:
             context = await shared.find()
             head = None if context is None else await shared.known.catch_up(shared.storage, context)
             rows = [] if head is None else shared.known.rows
-            found = align(flat, rows, retract=self._retract)
+            flat = self._as_stored(messages, flat, rows)
+            size = partial(self._tokens, messages)
+            found = align(flat, rows, size, retract=self._retract)
             if self._refuse and found.inserted:
                 raise _inserted(flat[found.inserted[0]])
-            result = Synced(unchanged=tuple([rows[place].id for place in found.unchanged]), ignored=ignored)
+            pairs = pair(flat, rows, found, _group)
+            unchanged = tuple([rows[place].id for _, place in found.unchanged])
+            result = Synced(unchanged=unchanged, ignored=ignored)
             if not (found.appended or found.replaced or found.retracted):
                 return Done(result)
             try:
-                return await self._append(messages, flat, rows, found, head, result)
+                return await self._append(messages, flat, rows, found, pairs, head, result)
             except Overtaken:
                 continue
 
@@ -81,12 +89,13 @@ class Sync:
         items: Sequence[Item],
         rows: Sequence[Row],
         found: Aligned,
+        pairs: Pairs,
         head: Head | None,
         result: Synced,
     ) -> Done:
         shared = self._shared
         news = [self._drafted(messages, items[at]) for at in found.appended]
-        edits, gone = await self._edits(messages, items, rows, found)
+        edits, gone = await self._edits(messages, items, rows, found, pairs)
         if found.retracted:
             gone += [rows[place].id for place in found.retracted]
             gone += [rows[place].first for place in found.retracted]
@@ -103,6 +112,7 @@ class Sync:
             shared.config.episodes,
             shared.config.retry,
             before=before,
+            reopen=partial(reopened, calls=pairs.calls, newest=pairs.newest) if pairs.calls else None,
             at=version,
             rewrites=None if head is None else head.rewrites,
             watch=shared.watch,
@@ -165,7 +175,7 @@ class Sync:
                 field = f"messages[{index}].{error.field}"
                 raise ValidationError(said, field=field, options=error.options) from error
 
-    def _item(self, turn: Turn, index: int, number: int) -> Item:
+    def _item(self, turn: Turn, index: int, number: int, known_as: Privacy = Privacy.ALLOW) -> Item:
         config = self._shared.config
         given, content = turn["role"], turn.get("content", "")
         role = (_ROLES.get(given) if type(given) is str else None) or validation.choice(given, Role, "role")
@@ -175,11 +185,13 @@ class Sync:
         actor, key = turn.get("actor_id"), turn.get("key")
         metadata = None if turn.get("metadata") is None else validation.metadata(turn["metadata"])
         key = None if key is None else validation.name(key, "key")
+        privacy, origin = turn.get("privacy"), turn.get("origin")
+        privacy = None if privacy is None else validation.choice(privacy, Privacy, "privacy")
+        origin = None if origin is None else validation.choice(origin, Origin, "origin")
         if config.privacy.redact_before_persist:
             from acms.privacy.redact_entry import stored  # the rules come with it
 
-            private = validation.choice(turn.get("privacy", "allow"), Privacy, "privacy")
-            mode = stored_mode(config.privacy.mode, private)
+            mode = stored_mode(config.privacy.mode, stricter(known_as, privacy or Privacy.ALLOW))
             text, parts, plain, actor, key = stored(text, parts, metadata or EMPTY, actor, key, mode)
             metadata = None if metadata is None else plain
         wording = known.wording(role, text, parts)
@@ -190,13 +202,48 @@ class Sync:
             key=key,
             wording=wording,
             body=known.body(role, text, parts) if parts else wording,
+            calls=known.calls(parts),
+            answers=known.answers(parts),
             actor=actor,
             metadata=None if metadata is None else known.mapping(metadata),
+            privacy=privacy,
+            origin=origin,
         )
 
-    def _drafted(self, messages: Sequence[Mapping[str, Any]], item: Item) -> Draft:
-        turn = _turns(messages[item.at], item.at, self._shared.config.media)[item.turn]
+    def _as_stored(
+        self, messages: Sequence[Mapping[str, Any]], items: list[Item], rows: Sequence[Row]
+    ) -> list[Item]:
+        """Return what a list says as it would be stored: no less is taken out of a message than when it was."""
+        config = self._shared.config.privacy
+        if not config.redact_before_persist:
+            return items
+        private = {row.key: row.privacy for row in rows if row.key is not None}
+        found: list[Item] = []
+        for item in items:
+            given = item.privacy or Privacy.ALLOW
+            old = None
+            if item.key is not None:
+                old = private.get(item.key) or private.get(known.hashed(item.key))
+            if old is not None and stricter(old, given) is not given:
+                item = self._item(self._turn(messages, item, _not_yet), item.at, item.turn, old)
+            found.append(item)
+        return found
+
+    def _turn(self, messages: Sequence[Mapping[str, Any]], item: Item, keep: foreign.Keep | None) -> Turn:
+        turn = _turns(messages[item.at], item.at, keep)[item.turn]
         assert turn is not None
+        return turn
+
+    def _tokens(self, messages: Sequence[Mapping[str, Any]], item: Item) -> int:
+        turn = self._turn(messages, item, _not_yet)
+        return self._draft(f"messages[{item.at}].", called="key", **turn).tokens
+
+    def _drafted(self, messages: Sequence[Mapping[str, Any]], item: Item, old: Entry | None = None) -> Draft:
+        """Return a message as it is stored: one that is known stays as private, and is not trusted more."""
+        turn = self._turn(messages, item, self._shared.config.media)
+        if old is not None:
+            turn["privacy"] = stricter(old.privacy, item.privacy or old.privacy)
+            turn["origin"] = trust.lowest((old.origin, item.origin or old.origin))
         return self._draft(f"messages[{item.at}].", called="key", **turn)
 
     # ── rewrites ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -207,6 +254,7 @@ class Sync:
         items: Sequence[Item],
         rows: Sequence[Row],
         found: Aligned,
+        pairs: Pairs,
     ) -> tuple[list[Draft], list[str]]:
         """Return the edits of what changed, and the ids of what they replace."""
         old = await self._shared.storage.get([rows[place].id for _, place in found.replaced])
@@ -221,7 +269,8 @@ class Sync:
                     field=f"messages[{items[at].at}].role",
                     options=("give it a key of its own",),
                 )
-            edits.append(_edit(self._drafted(messages, items[at]), entry, items[at]))
+            draft = self._drafted(messages, items[at], entry)
+            edits.append(_edit(draft, entry, items[at], pairs.groups[at]))
             gone += [entry.id, rows[place].first]
         return edits, gone
 
@@ -243,8 +292,8 @@ class Sync:
         )
 
 
-def _edit(draft: Draft, old: Entry, item: Item) -> Draft:
-    """Return a draft as the edit of an entry: it is read at the old place, in the old group while its calls are."""
+def _edit(draft: Draft, old: Entry, item: Item, group: str | None) -> Draft:
+    """Return a draft as the edit of an entry: it is read at the old place, in a tool group."""
     marked = draft.markers and not draft.detected
     kept = old.markers if old.markers and not old.detected and not marked else None
     return replace(
@@ -255,14 +304,14 @@ def _edit(draft: Draft, old: Entry, item: Item) -> Draft:
         markers=draft.markers if kept is None else kept,
         detected=draft.detected if kept is None else False,
         episode=old.episode,
-        group=old.group if _calls(draft) & _calls(old) else None,
+        group=group,
         replaces=(*old.replaces, (old.version, old.version)),
         sources=(old.id,),
     )
 
 
-def _calls(draft: Draft) -> set[str]:
-    return {part.call_id for part in draft.parts if isinstance(part, ToolCall | ToolResult)}
+def _group() -> str:
+    return f"g_{token(os.urandom, 10)}"
 
 
 # ── what a list says ────────────────────────────────────────────────────────────────────────────────────────────────
