@@ -414,7 +414,9 @@ async def _append(
         if any(entry is None or entry.state is not State.LIVE for entry in current):
             return Failed(error="what it was to stand for was erased or has expired", cancelled=True)
         now = await read.messages_behind(storage, context, head, stretch.entries)
-        if not span.still(stretch, cover, current) or [one.id for one in now] != [one.id for one in said]:
+        outdated = (await _outdated(storage, head, cover)).left.keys() - {one.id for one in stretch.entries}
+        same = span.still(stretch, cover, current) and [one.id for one in now] == [one.id for one in said]
+        if outdated or not same:
             return Retry(error="what it was to stand for was rewritten", not_before=datetime.now(UTC))
         if head.rewrites == rewrites:
             raise result  # refused for another reason

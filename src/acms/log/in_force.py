@@ -127,14 +127,13 @@ class Cover:
 
     def changes(self, summary: Entry) -> list[tuple[int, int, int]]:
         """Return what of a summary's spans was put out of force after it: first and last version, and by which one."""
-        found = zip(self._first, self._last, self._by, strict=True)
-        return [
-            (max(first, start), min(last, end), by)
-            for first, last, by in found
-            if by > summary.version
-            for start, end in summary.replaces
-            if first <= end and start <= last
-        ]
+        found: list[tuple[int, int, int]] = []
+        for start, end in summary.replaces:
+            place = max(0, bisect_right(self._first, start) - 1)
+            for at in range(place, bisect_right(self._first, end)):
+                if self._by[at] > summary.version and self._last[at] >= start:
+                    found.append((max(self._first[at], start), min(self._last[at], end), self._by[at]))
+        return found
 
     def outdates(self, summary: Entry) -> bool:
         """Return whether something of what a summary stands for was put out of force after it."""
