@@ -361,7 +361,7 @@ async def _summary(work: _Work, lease: Lease, stretch: Stretch, said: Sequence[E
             trust.TRUST: trust.lowest(map(trust.of, said)).value,
             summary_levels.LEVELS: summary_levels.to_json(await levels(work, text, tokens)),
             in_force.ASKED: bool(lease.job.payload.get("force")),
-            RENEWS: list(stretch.renews),
+            **({RENEWS: list(stretch.renews)} if stretch.renews else {}),
         },
     )
 
