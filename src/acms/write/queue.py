@@ -418,9 +418,8 @@ class WriteQueue:
         self, policy: CompactionPolicy, head: Head, placed: Sequence[Sequence[Draft]]
     ) -> bool:
         """Whether something goes that a summary in force stands for, and appends ask for compactions."""
-        gone = [
-            span for drafts in placed for one in drafts if one.kind is not Kind.FACT for span in one.replaces
-        ]
+        rewrites = (Kind.MESSAGE, Kind.RETRACTION)
+        gone = [span for drafts in placed for one in drafts if one.kind in rewrites for span in one.replaces]
         if not gone or not policy.enabled or not policy.budget:
             return False
         cover = await read.cover_at(self._storage, self.context, head, head.version)
