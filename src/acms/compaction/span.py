@@ -99,7 +99,6 @@ def choose(
     An outdated summary is always taken, and what reads behind it with it; without `messages` nothing but summaries. A
     tool call without an answer stays: its answer may still come.
     """
-    open_calls = {entry.id for entry, why in found.hidden if why == UNANSWERED}
     rows = sorted(
         [(list(unit.entries), unit.complete) for unit in found.units]
         + [([entry], True) for entry, _ in found.hidden],
@@ -108,9 +107,7 @@ def choose(
     groups = [group for group, _ in rows]
     costs = [sum(entry.tokens for entry in group) for group in groups]
     before = sum(costs)
-    lead = 0
-    while lead < len(groups) and instructs(groups[lead][0]):
-        lead += 1
+    lead = next((place for place, group in enumerate(groups) if not instructs(group[0])), len(groups))
     end = _tail(groups, costs, rows, policy, before)
     older = [
         (group, cost)
@@ -118,16 +115,9 @@ def choose(
         if lead <= place < end or group[0].id in outdated.left
     ]
     budget = policy.budget or before
-    kept = {id(group) for group in groups if group[0].id in open_calls or group[0].id in outdated.stuck}
-    room = budget // MARKED
-    if policy.budget is not None:
-        stays = sum(costs[end:]) + sum(cost for group, cost in older if group[0].kind is Kind.SUMMARY)
-        room = min(room, max(0, int(LEFT * budget) - stays))
-    for group, cost in reversed(older):
-        if any(map(_verbatim, group)) and cost <= room:
-            kept.add(id(group))
-            room -= cost
-    older = [(group, cost) for group, cost in older if id(group) not in kept]
+    open_calls = {entry.id for entry, why in found.hidden if why == UNANSWERED}
+    kept = _kept(older, policy, budget, sum(costs[end:])) | open_calls.union(outdated.stuck)
+    older = [(group, cost) for group, cost in older if group[0].id not in kept]
     summaries = [(group[0], cost) for group, cost in older if group[0].kind is Kind.SUMMARY]
     said = [(group, cost) for group, cost in older if messages and group[0].kind is not Kind.SUMMARY]
     new, old = sum(cost for _, cost in said), sum(cost for _, cost in summaries)
@@ -161,6 +151,22 @@ def choose(
         level=1 + max(levels, default=0),
         renews=renews,
     )
+
+
+def _kept(
+    older: Sequence[tuple[list[Entry], int]], policy: CompactionPolicy, budget: int, tail: int
+) -> set[str]:
+    """Return marked messages and instructions that stay as they are, beside a tail of so many tokens."""
+    room = budget // MARKED
+    if policy.budget is not None:
+        stays = tail + sum(cost for group, cost in older if group[0].kind is Kind.SUMMARY)
+        room = min(room, max(0, int(LEFT * budget) - stays))
+    kept: set[str] = set()
+    for group, cost in reversed(older):
+        if any(map(_verbatim, group)) and cost <= room:
+            kept.add(group[0].id)
+            room -= cost
+    return kept
 
 
 def _merged(
