@@ -698,6 +698,8 @@ class Compaction:
     summarizer: str = ""
     #: What its text does not say.
     lost: Lost = field(default_factory=Lost)
+    #: Versions of earlier summaries that it was made in place of because something they stood for was rewritten.
+    renews: tuple[int, ...] = ()
     created_at: datetime
     #: False when it was undone, or a later summary stands for it too.
     in_force: bool = True

@@ -347,7 +347,7 @@ class SharedSession:
                 found = await find_entry(self.storage, context, at, row.first)
                 if found is not None and newest:
                     replacing = await self.storage.read(context, at=at, replacing=True)
-                    found = Cover(replacing).edit_of(found) or found
+                    found = Cover(replacing, searchable=True).edit_of(found) or found
         if found is None:
             raise self.no_entry(name)
         return found

@@ -159,7 +159,7 @@ async def test_a_summary_of_summaries_is_made_from_the_messages(storage: Storage
     async with session_on(storage, words=True, config=configured(), summarizer=toy) as session:
         for n in range(5):
             await talked(session, 30, start=30 * n)
-            if n == 3:
+            if n == 4:
                 wrong = (await message_ids(session))[3]
                 await session.retract(wrong)
             await compacted(session, storage, toy)

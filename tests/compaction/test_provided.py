@@ -251,3 +251,14 @@ async def test_what_is_redacted_is_no_longer_signed(persist: bool) -> None:
     stored = (await session.get(made.id)).parts
     assert ("ada@example.com" in str(stored)) is not persist
     assert any(isinstance(part, Raw) for part in stored)
+
+
+async def test_a_call_that_was_passed_over_is_shown_with_its_answer_behind_it() -> None:
+    session = await talk(open_storage("memory://"))
+    await session.ingest("assistant", "", tool_calls=[{"id": "c1", "name": "approve", "arguments": "{}"}])
+    await session.ingest("user", "Never mind.")
+    await session.ingest("assistant", parts=[Raw("anthropic", json.dumps(BLOCK))])
+    (made,) = await session.compactions()
+    assert made.spans == ((2, 9), (11, 11))
+    await session.ingest("tool", "APPROVED by Ann", tool_call_id="c1")
+    assert [item.content for item in await session.window(900)][-2:] == ["approve({})", "APPROVED by Ann"]

@@ -224,12 +224,45 @@ def test_the_open_group_at_the_end_stays() -> None:
     assert call.version not in versions(chosen(log, preserve_recent_count=0))
 
 
-def test_a_group_that_was_never_answered_is_summarised_with_what_is_around_it() -> None:
+def test_a_call_without_an_answer_stays_and_what_is_around_it_is_summarised() -> None:
     log = talk(5)
-    call = log.say("assistant", "looking", calls=["lost"])
+    call = log.say("assistant", "looking", calls=["lost", "late"])
+    half = log.say("tool", "one of two", answers="late")
     for n in range(30):
         log.say("user", f"message {n} " * 8)
-    assert call.version in versions(chosen(log))
+    found = chosen(log)
+    assert not {call.version, half.version} & set(versions(found))
+    assert found.spans == ((1, 5), (8, 27))
+    assert found.preserved == 12
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 12)), min_size=1, max_size=8),
+    st.sampled_from([None, 200]),
+)
+def test_an_answer_is_shown_with_its_call_however_late_it_comes(
+    calls: list[tuple[int, int]], budget: int | None
+) -> None:
+    log = talk(3)
+    waiting: dict[int, list[str]] = {}
+    for number in range(12):
+        for call, (late, at) in enumerate(calls):
+            if at == number + 1:
+                log.say("assistant", "looking", calls=[f"c{call}"])
+                waiting.setdefault(number + late, []).append(f"c{call}")
+        for n in range(12):
+            log.say("user", f"message {number} {n} " * 4)
+        for call in waiting.pop(number, ()):
+            before = log.shown()
+            answer = log.say("tool", f"of {call}", answers=call)
+            assert log.shown() == [*before, (called(log, answer), answer.version)]
+        found = choose(folded(log), CompactionPolicy(preserve_recent_count=2, budget=budget))
+        if isinstance(found, Stretch):
+            summed_up(log, found)
+
+
+def called(log: Log, answer: Entry) -> int:
+    return next(one.version for one in log.entries if one.group == answer.group)
 
 
 def test_an_edit_goes_with_what_it_replaced() -> None:

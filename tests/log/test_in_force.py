@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.log.in_force import Cover, anchor, effective, group_spans, preview, shown_role, units
+from acms.log.in_force import (
+    LONG_RUN,
+    Cover,
+    anchor,
+    effective,
+    group_spans,
+    preview,
+    shown_role,
+    units,
+)
 from acms.model import Entry, Kind, Role, State, ToolCall, ToolResult
 from tests.support.logs import Log, entry, versions_of
 
@@ -272,6 +282,31 @@ def test_answers_whose_call_was_retracted_are_hidden() -> None:
     folded = units(log.sequence(), whole=True)
     assert folded.units == []
     assert [(one.version, reason) for one, reason in folded.hidden] == [(4, "its tool call is not in force")]
+
+
+@pytest.mark.parametrize("between", [3, 2 * LONG_RUN])
+@pytest.mark.parametrize("merged", [False, True])
+def test_an_answer_to_a_call_that_a_summary_took_is_shown_alone(between: int, merged: bool) -> None:
+    log = Log()
+    log.say("user", "a")
+    log.say("assistant", calls=["c1", "c2"])
+    log.say("tool", "one", answers="c1")
+    for n in range(between):
+        log.say("user", f"line {n}")
+    summary = log.summarise((1, log.version))  # as releases did that took calls without all their answers
+    if merged:
+        summary = log.summarise((1, summary.version))
+    late = log.say("tool", "two", answers="c2")
+    last = log.say("user", "b")
+    cover = log.cover()
+    read = [log.entries[v - 1] for first, end in cover.stretches(log.version) for v in range(first, end + 1)]
+    folded = units(effective(read, cover), whole=True)
+    assert versions_of(folded.units) == [(summary.version,), (late.version,), (last.version,)]
+    assert folded.hidden == []
+    (shown,) = folded.units[1].entries
+    assert (shown.group, shown_role(shown)) == (None, Role.USER)
+    part = effective(log.entries[late.version - 1 :], cover, after=late.version - 1)
+    assert units(part, whole=False).unresolved == [late]
 
 
 def test_answers_whose_call_lies_before_the_sequence_ask_for_more() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from acms import ACMS, ACMSConfig, CompactionPolicy, State, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat
-from acms.errors import FitError, GoneError, StorageError
+from acms.errors import FitError, StorageError
 from acms.kv import InMemoryKV
 from acms.model import Reasoning, Text, ToolCall
 from acms.pins import create_pin_registry
@@ -160,16 +160,12 @@ class Day:
         if entry.state is not State.LIVE:
             return
         text = next((part.text for part in entry.parts if isinstance(part, Text)), entry.content)
-        try:
-            if what == "retract":
-                await self.session.retract(id)
-            elif what == "replace":
-                await self.session.replace(id, f"Instead of that: {said(self.rng)}")
-            else:
-                await self.session.erase(id)
-        except GoneError:  # a summary stands for it already
-            return
-        if what == "erase":
+        if what == "retract":
+            await self.session.retract(id)
+        elif what == "replace":
+            await self.session.replace(id, f"Instead of that: {said(self.rng)}")
+        else:
+            await self.session.erase(id)
             self.gone.append(text)
 
     async def run(self, turns: int) -> None:

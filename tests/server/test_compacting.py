@@ -43,6 +43,19 @@ def test_a_compaction_can_be_waited_for(service: Service) -> None:
     assert service.get(f"/contexts/{context}/compactions")["data"] == [made]
 
 
+def test_a_summarised_message_can_be_corrected_and_its_summary_made_anew(one: Service) -> None:
+    context = one.talk(*SAID)
+    made = _compact(one, context, preserveRecentCount=2).json()["data"]["compaction"]
+    path = f"/contexts/{context}/compactions/{made['version']}/entries"
+    first = one.get(path)["data"][0]["id"]
+    reply = one.client.patch(f"/contexts/{context}/entries/{first}", json={"content": "There is no table 0."})
+    assert (reply.status_code, reply.json()["data"]["version"]) == (200, made["version"] + 1)
+    assert "[in doubt: rests on v1" in _texts(one, context)[0]
+    anew = _compact(one, context).json()["data"]["compaction"]
+    assert (anew["renews"], made["renews"]) == ([made["version"]], [])
+    assert "[in doubt" not in "".join(_texts(one, context))
+
+
 def test_a_compaction_is_a_job_that_can_be_asked_after(one: Service) -> None:
     context = one.talk(*SAID)
     reply = one.client.post(f"/contexts/{context}/compact", json={"preserveRecentCount": 2})

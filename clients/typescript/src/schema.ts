@@ -1401,6 +1401,7 @@ export interface components {
             };
             preserved: number;
             removed: number;
+            renews: number[];
             replaces: [
                 number,
                 number

@@ -11,13 +11,13 @@ import asyncio
 import importlib
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
 from acms.compaction import span
-from acms.compaction.span import Stretch
+from acms.compaction.span import Outdated, Stretch
 from acms.config import ACMSConfig
 from acms.errors import (
     ACMSError,
@@ -56,6 +56,7 @@ from acms.model import (
     Origin,
     Receipt,
     Retry,
+    Span,
     State,
 )
 from acms.observability.events import Compacted
@@ -81,6 +82,8 @@ PROMPT = 10
 """The shortest text of a summary has one part in so many of the smallest prompt."""
 STEP = 2
 """The next longer text has so many times as much, so that one of them uses half of any room."""
+RENEWS = "renews"
+"""In the data of a summary: versions of the outdated ones that it was made in place of."""
 FRAME = 64
 """Tokens left free for what a provider writes around a piece of a long stretch."""
 
@@ -198,6 +201,7 @@ async def compactions(
                 policy=data.get("policy", {}),
                 summarizer=str(data.get("summarizer", "")),
                 lost=_stored(data.get("lost", {})),
+                renews=tuple(data.get(RENEWS, ())),
                 trust=trust.of(entry),
                 created_at=entry.created_at,
                 in_force=cover.by(entry.version) is None and entry.state is not State.ERASED,
@@ -289,18 +293,57 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
     head = await storage.head(context)
     cover = await read.cover_at(storage, context, head, head.version)
     entries = await read.read_stretches(storage, context, cover, head.version)
-    choosing = partial(_chosen, entries, cover, work.policy)
+    choosing = partial(_chosen, entries, cover, work, await _outdated(storage, head, cover), lease)
     stretch = await asyncio.to_thread(choosing) if len(entries) > THREAD_ABOVE else choosing()
-    total = max((entry.total for entry in entries), default=0)
     if isinstance(stretch, str):
         return Done(reason=stretch)
-    if not (lease.job.payload.get("force") or span.worth(work.policy, stretch, total)):
-        return Done(reason="the log is short enough again, or a summary would free too little")
     said = await read.messages_behind(storage, context, head, stretch.entries)
+    draft = await _summary(work, lease, stretch, said) if said else _nothing_left(stretch)
+    seconds = (await policy_levels.namespace_settings(storage, work.context.namespace)).get(
+        policy_levels.RETENTION, work.config.retention_seconds
+    )
+    jobs: tuple[JobDraft, ...] = ()
+    if seconds is not None and said:
+        payload = {"job": lease.job.id, "after": head.version, "seconds": seconds}
+        name = f"expire:{context}:{head.version}:{lease.job.id}"
+        jobs = (JobDraft(kind="expire", dedupe=name, payload=payload),)
+    return await _append(work, lease, stretch, said, draft, head, jobs)
+
+
+async def _outdated(storage: StorageBackend, head: Head, cover: Cover) -> Outdated:
+    """Return the summaries in force of which something was retracted or edited since."""
+    left: dict[str, tuple[Span, ...]] = {}
+    stuck: set[str] = set()
+    for summary in cover.shown:
+        changes = cover.changes(summary) if summary.kind is Kind.SUMMARY else []
+        if changes:
+            now = replace(summary, replaces=span.without(summary.replaces, changes))
+            if await read.messages_behind(storage, head.context, head, [now]) == (now,):
+                stuck.add(summary.id)
+            else:
+                left[summary.id] = now.replaces
+    return Outdated(left, stuck)
+
+
+def _chosen(
+    entries: Sequence[Entry], cover: Cover, work: _Work, outdated: Outdated, lease: Lease
+) -> Stretch | str:
+    """Return what to summarise; of what an append asked for only what frees enough, and what has to be made anew."""
+    found = in_force.units(in_force.effective(entries, cover), whole=True)
+    stretch = span.choose(found, work.policy, outdated)
+    total = max((entry.total for entry in entries), default=0)
+    if isinstance(stretch, str) or lease.job.payload.get("force") or span.worth(work.policy, stretch, total):
+        return stretch
+    if stretch.renews:
+        return span.choose(found, work.policy, outdated, messages=False)
+    return "the log is short enough again, or a summary would free too little"
+
+
+async def _summary(work: _Work, lease: Lease, stretch: Stretch, said: Sequence[Entry]) -> Draft:
     text, coverage = await summarised(work, stretch, said)
     tokens = work.counter.count(text)
     missing = await asyncio.to_thread(_lost, work.stage.entries(said), text)
-    draft = Draft(
+    return Draft(
         kind=Kind.SUMMARY,
         content=text,
         created_at=datetime.now(UTC),
@@ -323,27 +366,27 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
             trust.TRUST: trust.lowest(map(trust.of, said)).value,
             summary_levels.LEVELS: summary_levels.to_json(await levels(work, text, tokens)),
             in_force.ASKED: bool(lease.job.payload.get("force")),
+            **({RENEWS: list(stretch.renews)} if stretch.renews else {}),
         },
     )
-    seconds = (await policy_levels.namespace_settings(storage, work.context.namespace)).get(
-        policy_levels.RETENTION, work.config.retention_seconds
+
+
+def _nothing_left(stretch: Stretch) -> Draft:
+    """Return what puts summaries out of force of which everything was retracted."""
+    return Draft(
+        kind=Kind.RETRACTION,
+        created_at=datetime.now(UTC),
+        origin=Origin.DERIVED,
+        replaces=stretch.spans,
+        sources=tuple(entry.id for entry in stretch.entries),
+        data={"reason": "emptied", "after": stretch.before - stretch.tokens},
     )
-    jobs: tuple[JobDraft, ...] = ()
-    if seconds is not None:
-        payload = {"job": lease.job.id, "after": head.version, "seconds": seconds}
-        name = f"expire:{context}:{head.version}:{lease.job.id}"
-        jobs = (JobDraft(kind="expire", dedupe=name, payload=payload),)
-    return await _append(work, lease, stretch, said, draft, head, jobs)
 
 
 def _lost(said: Sequence[Entry], text: str) -> Lost:
     from acms.compaction.lost import lost  # it brings stemmers, and sessions import this module
 
     return lost(said, text)
-
-
-def _chosen(entries: Sequence[Entry], cover: Cover, policy: CompactionPolicy) -> Stretch | str:
-    return span.choose(in_force.units(in_force.effective(entries, cover), whole=True), policy)
 
 
 async def _append(
@@ -376,7 +419,9 @@ async def _append(
         if any(entry is None or entry.state is not State.LIVE for entry in current):
             return Failed(error="what it was to stand for was erased or has expired", cancelled=True)
         now = await read.messages_behind(storage, context, head, stretch.entries)
-        if not span.still(stretch, cover, current) or [one.id for one in now] != [one.id for one in said]:
+        outdated = (await _outdated(storage, head, cover)).left.keys() - {one.id for one in stretch.entries}
+        same = span.still(stretch, cover, current) and [one.id for one in now] == [one.id for one in said]
+        if outdated or not same:
             return Retry(error="what it was to stand for was rewritten", not_before=datetime.now(UTC))
         if head.rewrites == rewrites:
             raise result  # refused for another reason
@@ -406,7 +451,7 @@ async def summarised(work: _Work, stretch: Stretch, said: Sequence[Entry]) -> tu
         work.summarizer,
         span.turns(work.stage.entries(said)),
         limit=stretch.limit,
-        below=stretch.tokens,
+        below=max(stretch.tokens, stretch.limit + 1),  # what is made anew may stay as long as it was
         counter=work.counter,
         seconds=work.config.worker.call_seconds,
         model=work.model,

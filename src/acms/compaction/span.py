@@ -7,10 +7,11 @@ are quoted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from acms.log.in_force import Cover, Units, anchor
+from acms.log.in_force import UNANSWERED, Cover, Units, anchor
 from acms.log.policy import CompactionPolicy, due
 from acms.log.trust import instructs
 from acms.model import Entry, Kind, Privacy, Role, Span
@@ -56,6 +57,8 @@ class Stretch:
     preserved: int
     #: 1 for a summary of messages, one more than the highest it covers for one of summaries.
     level: int
+    #: Versions of the summaries among the entries that are made anew because what they stand for has changed.
+    renews: tuple[int, ...] = ()
 
     @property
     def covers(self) -> Span:
@@ -76,8 +79,26 @@ def worth(policy: CompactionPolicy, stretch: Stretch, said: int) -> bool:
     return stretch.tokens - stretch.limit >= (LITTLE if soon else GAIN) * budget
 
 
-def choose(found: Units, policy: CompactionPolicy) -> Stretch | str:
-    """Return what to summarise of everything in force, or why nothing older than what stays is worth it."""
+class Outdated(NamedTuple):
+    """Summaries in force of which something was put out of force since they were made."""
+
+    #: What is left of their spans, by id, of those that can be made anew.
+    left: Mapping[str, tuple[Span, ...]] = {}
+    #: Ids of those that cannot, because retention has deleted what they were made from: nothing else takes their text.
+    stuck: Collection[str] = ()
+
+
+UP_TO_DATE = Outdated()
+
+
+def choose(
+    found: Units, policy: CompactionPolicy, outdated: Outdated = UP_TO_DATE, *, messages: bool = True
+) -> Stretch | str:
+    """Return what to summarise of everything in force, or why nothing older than what stays is worth it.
+
+    An outdated summary is always taken, and what reads behind it with it; without `messages` nothing but summaries. A
+    tool call without an answer stays: its answer may still come.
+    """
     rows = sorted(
         [(list(unit.entries), unit.complete) for unit in found.units]
         + [([entry], True) for entry, _ in found.hidden],
@@ -86,44 +107,40 @@ def choose(found: Units, policy: CompactionPolicy) -> Stretch | str:
     groups = [group for group, _ in rows]
     costs = [sum(entry.tokens for entry in group) for group in groups]
     before = sum(costs)
-    lead = 0
-    while lead < len(groups) and instructs(groups[lead][0]):
-        lead += 1
+    lead = next((place for place, group in enumerate(groups) if not instructs(group[0])), len(groups))
     end = _tail(groups, costs, rows, policy, before)
-    older = list(zip(groups[lead:end], costs[lead:end], strict=True))
-    budget = policy.budget or before
-    kept: set[int] = set()
-    room = budget // MARKED
-    if policy.budget is not None:
-        stays = sum(costs[end:]) + sum(cost for group, cost in older if group[0].kind is Kind.SUMMARY)
-        room = min(room, max(0, int(LEFT * budget) - stays))
-    for group, cost in reversed(older):
-        if any(map(_verbatim, group)) and cost <= room:
-            kept.add(id(group))
-            room -= cost
-    summaries = [(group, cost) for group, cost in older if group[0].kind is Kind.SUMMARY]
-    said = [
-        (group, cost) for group, cost in older if group[0].kind is not Kind.SUMMARY and id(group) not in kept
+    older = [
+        (group, cost)
+        for place, (group, cost) in enumerate(zip(groups, costs, strict=True))
+        if lead <= place < end or group[0].id in outdated.left
     ]
+    budget = policy.budget or before
+    open_calls = {entry.id for entry, why in found.hidden if why == UNANSWERED}
+    kept = _kept(older, policy, budget, sum(costs[end:])) | open_calls.union(outdated.stuck)
+    older = [(group, cost) for group, cost in older if group[0].id not in kept]
+    summaries = [(group[0], cost) for group, cost in older if group[0].kind is Kind.SUMMARY]
+    said = [(group, cost) for group, cost in older if messages and group[0].kind is not Kind.SUMMARY]
     new, old = sum(cost for _, cost in said), sum(cost for _, cost in summaries)
     most = int(budget * SUMMARIES)
-    crowded = policy.budget is not None and old + new // SHORTER > most
-    merged = len(summaries) > 1 and (len(summaries) >= FAN or crowded)
-    merged = merged or (len(summaries) == 1 and crowded and new > 0)
-    chosen = [
-        group for group, _ in older if id(group) not in kept and (merged or group[0].kind is not Kind.SUMMARY)
-    ]
-    entries = tuple(entry for group in chosen for entry in group)
+    merged = _merged(summaries, policy, new, old, most, outdated)
+    taken = {entry.id for entry in merged}.union(entry.id for group, _ in said for entry in group)
+    entries = tuple(
+        replace(entry, replaces=outdated.left.get(entry.id, entry.replaces))
+        for group, _ in older
+        for entry in group
+        if entry.id in taken
+    )
+    renews = tuple(entry.version for entry in entries if entry.id in outdated.left)
     quoted = sum(entry.tokens for entry in entries if _verbatim(entry))
-    limit = _limit(policy, new, quoted, old if merged else 0, 0 if merged else old, most)
-    tokens = new + (old if merged else 0)
-    if len(entries) < 2 or tokens <= limit + LEAST // 2:
+    again = sum(entry.tokens for entry in merged)
+    limit = _limit(policy, new, quoted, again, old - again, most)
+    tokens = new + again
+    if not renews and (len(entries) < 2 or tokens <= limit + LEAST // 2):
         return (
             f"{len(entries)} of {len(groups)} messages could be summarised, {tokens} tokens for a summary of up to "
             f"{limit}: the newest {len(groups) - end} stay, and what is marked or instructs while it is short"
         )
     levels = [int(entry.data.get("level", 1)) for entry in entries if entry.kind is Kind.SUMMARY]
-    taken = {entry.id for entry in entries}
     return Stretch(
         entries=entries,
         spans=replaced(entries),
@@ -132,7 +149,46 @@ def choose(found: Units, policy: CompactionPolicy) -> Stretch | str:
         limit=limit,
         preserved=sum(1 for group in groups for e in group if e.kind is Kind.MESSAGE and e.id not in taken),
         level=1 + max(levels, default=0),
+        renews=renews,
     )
+
+
+def _kept(
+    older: Sequence[tuple[list[Entry], int]], policy: CompactionPolicy, budget: int, tail: int
+) -> set[str]:
+    """Return marked messages and instructions that stay as they are, beside a tail of so many tokens."""
+    room = budget // MARKED
+    if policy.budget is not None:
+        stays = tail + sum(cost for group, cost in older if group[0].kind is Kind.SUMMARY)
+        room = min(room, max(0, int(LEFT * budget) - stays))
+    kept: set[str] = set()
+    for group, cost in reversed(older):
+        if any(map(_verbatim, group)) and cost <= room:
+            kept.add(group[0].id)
+            room -= cost
+    return kept
+
+
+def _merged(
+    summaries: Sequence[tuple[Entry, int]],
+    policy: CompactionPolicy,
+    new: int,
+    old: int,
+    most: int,
+    outdated: Outdated,
+) -> list[Entry]:
+    """Return which earlier summaries the new one shall stand for: all where they are too many or take too much.
+
+    Else those from the first outdated one on: what is read behind it stays behind it.
+    """
+    found = [entry for entry, _ in summaries]
+    crowded = policy.budget is not None and old + new // SHORTER > most
+    if len(found) > 1 and (len(found) >= FAN or crowded):
+        return found
+    if len(found) == 1 and crowded and new > 0:
+        return found
+    first = next((place for place, entry in enumerate(found) if entry.id in outdated.left), len(found))
+    return found[first:]
 
 
 def _verbatim(entry: Entry) -> bool:
@@ -183,6 +239,20 @@ def replaced(entries: Iterable[Entry]) -> tuple[Span, ...]:
         else:
             found.append((first, last))
     return tuple(found)
+
+
+def without(found: Iterable[Span], gone: Sequence[tuple[int, int, int]]) -> tuple[Span, ...]:
+    """Return spans without the stretches of them that are gone, which ascend."""
+    left: list[Span] = []
+    for first, last in found:
+        for start, end, _ in gone:
+            if first <= start and end <= last:
+                if first < start:
+                    left.append((first, start - 1))
+                first = end + 1
+        if first <= last:
+            left.append((first, last))
+    return tuple(left)
 
 
 def still(stretch: Stretch, cover: Cover, current: Iterable[Entry | None]) -> bool:

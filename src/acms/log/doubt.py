@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from acms.knowledge import Doubt, Fact
 from acms.log.encoding import locate
-from acms.model import Entry, Span
+from acms.log.in_force import Cover
+from acms.model import Entry, Kind, Span
 
 VALUE = 6
 """Words of a value, at most: what is longer is a statement."""
@@ -216,6 +217,25 @@ def labels(facts: Sequence[Fact], summaries: Iterable[Entry], owners: Collection
                 continue
             if any(f" {key} " in text for key in keys):
                 found[entry.version] = Doubted(why.label)
+                break
+    return found
+
+
+def outdated(replacing: Sequence[Entry], cover: Cover) -> dict[int, str]:
+    """Return what a reader has to be told of summaries that stand for something retracted or edited since, by version.
+
+    `cover` is that of what can still be found: also a summary that a later one stands for is told of, because a prompt
+    may go on showing it for a while.
+    """
+    by_version = {entry.version: entry for entry in replacing}
+    found: dict[int, str] = {}
+    for summary in replacing:
+        for first, _, by in cover.changes(summary) if summary.kind is Kind.SUMMARY else ():
+            change = by_version[by]
+            if change.kind in (Kind.MESSAGE, Kind.RETRACTION):
+                reason = "updated" if change.kind is Kind.MESSAGE else ""
+                why = Doubt(premise="", premise_version=first, by=change.id, version=by, reason=reason)
+                found[summary.version] = why.label
                 break
     return found
 

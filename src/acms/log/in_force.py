@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
 
 from acms.log.encoding import locate
@@ -125,11 +125,19 @@ class Cover:
         """Return the versions out of force as disjoint ascending spans."""
         return list(zip(self._first, self._last, strict=True))
 
+    def changes(self, summary: Entry) -> list[tuple[int, int, int]]:
+        """Return what of a summary's spans was put out of force after it: first and last version, and by which one."""
+        found: list[tuple[int, int, int]] = []
+        for start, end in summary.replaces:
+            place = max(0, bisect_right(self._first, start) - 1)
+            for at in range(place, bisect_right(self._first, end)):
+                if self._by[at] > summary.version and self._last[at] >= start:
+                    found.append((max(self._first[at], start), min(self._last[at], end), self._by[at]))
+        return found
+
     def outdates(self, summary: Entry) -> bool:
         """Return whether something of what a summary stands for was put out of force after it."""
-        found = zip(self._first, self._last, self._by, strict=True)
-        since = [(first, last) for first, last, by in found if by > summary.version]
-        return any(first <= end and start <= last for start, end in summary.replaces for first, last in since)
+        return bool(self.changes(summary))
 
     def stretches(self, last: int) -> list[Span]:
         """Return the stretches of versions up to one that have to be read: long runs out of force are left out."""
@@ -185,10 +193,11 @@ def anchor(entry: Entry) -> int:
     return entry.version
 
 
-def effective(entries: Iterable[Entry], cover: Cover, *, after: int = 0) -> list[Entry]:
+def effective(entries: Sequence[Entry], cover: Cover, *, after: int = 0) -> list[Entry]:
     """Return the effective sequence above a version; `entries` ascend and hold at least every one above it.
 
-    What was erased or has expired has nothing to show and is left out.
+    What was erased or has expired has nothing to show and is left out. An answer that came after a summary took its
+    call is no part of a tool group.
     """
     plain = [
         entry
@@ -202,7 +211,34 @@ def effective(entries: Iterable[Entry], cover: Cover, *, after: int = 0) -> list
         return plain
     found = [entry for entry in plain if cover.by(entry.version) is None]
     found += [entry for entry in cover.shown if anchor(entry) > after and entry.state is State.LIVE]
+    alone = _answers_to_summarised(found, entries, cover, after)
+    found = [replace(entry, group=None) if entry.version in alone else entry for entry in found]
     return sorted(found, key=lambda entry: (anchor(entry), entry.version))
+
+
+def _answers_to_summarised(
+    found: Sequence[Entry], entries: Sequence[Entry], cover: Cover, after: int
+) -> set[int]:
+    """Return the versions of answers in force to calls that a summary stands for.
+
+    A call that was not read lies in a long run out of force, which only summaries and clears leave behind.
+    """
+    summaries = [entry.version for entry in cover.shown if entry.kind is Kind.SUMMARY]
+    called = {entry.group for entry in found if entry.group is not None and _calls(entry)}
+    lone = [entry for entry in found if entry.group is not None and entry.group not in called]
+    if not summaries or not lone:
+        return set()
+    calls = {entry.group: entry.version for entry in entries if entry.group is not None and _calls(entry)}
+    alone = set[int]()
+    for entry in lone:
+        call = calls.get(entry.group or "")
+        if cover.by(call) in summaries if call else not after and min(summaries) < entry.version:
+            alone.add(entry.version)
+    return alone
+
+
+def _calls(entry: Entry) -> bool:
+    return any(isinstance(part, ToolCall) for part in entry.parts)
 
 
 class Doc(NamedTuple):
@@ -281,6 +317,11 @@ class Units:
     unresolved: list[Entry]
 
 
+NO_CALL = "its tool call is not in force"
+UNANSWERED = "its tool calls were never all answered"
+"""Why an entry of a tool group cannot be shown."""
+
+
 def units(sequence: Sequence[Entry], *, whole: bool) -> Units:
     """Fold an effective sequence into units; `whole` says that it starts at the beginning of the log.
 
@@ -307,7 +348,7 @@ def units(sequence: Sequence[Entry], *, whole: bool) -> Units:
         }
         if not calls:
             if whole:
-                hidden.extend((member, "its tool call is not in force") for member in members)
+                hidden.extend((member, NO_CALL) for member in members)
             else:
                 unresolved.extend(members)
         elif calls <= answered:
@@ -315,7 +356,7 @@ def units(sequence: Sequence[Entry], *, whole: bool) -> Units:
         elif index == len(sequence) - 1:
             found.append(Unit(tuple(members), complete=False))
         else:
-            hidden.extend((member, "its tool calls were never all answered") for member in members)
+            hidden.extend((member, UNANSWERED) for member in members)
     return Units(found, hidden, unresolved)
 
 

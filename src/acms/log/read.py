@@ -7,7 +7,7 @@ from datetime import datetime
 
 from acms.errors import SessionNotFoundError, ValidationError
 from acms.knowledge import Fact
-from acms.log.doubt import labels, places
+from acms.log.doubt import labels, outdated, places
 from acms.log.facts import facts, valid_times
 from acms.log.in_force import LONG_RUN, Cover, effective
 from acms.log.validation import NAMESPACE
@@ -46,10 +46,18 @@ async def valid_times_at(
     in doubt.
     """
     made = await storage.read(context, at=version, kinds=(Kind.FACT,))
-    if not made:
-        return {}
     replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
-    found = facts(made, Cover(replacing, searchable=True), replacing)
+    cover = Cover(replacing, searchable=True)
+    times = await _fact_times(storage, context, version, facts(made, cover, replacing)) if made else {}
+    for place, label in outdated(replacing, cover).items():
+        times.setdefault(place, Period(doubt=label))
+    return times
+
+
+async def _fact_times(
+    storage: StorageBackend, context: str, version: int, found: Sequence[Fact]
+) -> dict[int, Period]:
+    """Return what all facts of a log at a version tell: of those in force, of messages and of summaries."""
     times = valid_times(found)
     if not any(fact.retired for fact in found) and all(period.end is None for period in times.values()):
         return times

@@ -71,10 +71,11 @@ class Labels(NamedTuple):
     def of(self, entry: Entry, shown: Container[int] = ()) -> str:
         """Return the label of a message or a summary where messages of some versions are shown with it; "" for none.
 
-        What is kept word for word has none: calls of tools and their answers, parts of a provider.
+        What is kept word for word has none: calls of tools and their answers, messages with parts of a provider.
         """
         period = self.times.get(entry.version)
-        if period is None or entry.parts or entry.group is not None:
+        kept = entry.group is not None or (entry.parts and entry.kind is not Kind.SUMMARY)
+        if period is None or kept:
             return ""
         known = entry.kind is Kind.MESSAGE and any(version in shown for version in period.news)
         return (period._replace(doubt="") if known else period).warning(self.moment)

@@ -408,9 +408,12 @@ def of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessage:
 def messages_of(
     entry: Entry, counter: str, vendors: Sequence[str], label: str = ""
 ) -> tuple[PromptMessage, ...]:
-    """Return an entry of a log as it stands in a prompt: a vendor's own compaction word for word, if it is for it."""
+    """Return an entry of a log as it stands in a prompt: a vendor's own compaction word for word, if it is for it.
+
+    In doubt it is a summary like any other: its text with the label.
+    """
     own = [part for part in entry.parts if isinstance(part, Raw) and part.vendor in vendors]
-    if entry.kind is not Kind.SUMMARY or not own:
+    if entry.kind is not Kind.SUMMARY or not own or label:
         return (of_entry(entry, counter, label),)
     found: list[PromptMessage] = []
     for part in own:

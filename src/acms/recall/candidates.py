@@ -15,7 +15,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.log.in_force import NONE, Demotion, Doc, Lone, Stale, Unit
+from acms.log.in_force import NO_CALL, NONE, UNANSWERED, Demotion, Doc, Lone, Stale, Unit
 from acms.log.validity import UNLABELLED, Labels
 from acms.model import Kind, Role, Source
 from acms.ports import Frame
@@ -84,9 +84,9 @@ def unit_at(field: Field, place: int) -> tuple[Unit[Doc], str]:
     calls, answered = snapshot.answered(documents)
     unit = Unit(tuple(snapshot.doc(document) for document in documents), complete=answered)
     if not calls:
-        return unit, "its tool call is not in force"
+        return unit, NO_CALL
     if not answered and not field.start <= places[-1] == len(field) - 1:
-        return unit, "its tool calls were never all answered"
+        return unit, UNANSWERED
     return unit, ""
 
 

@@ -368,7 +368,8 @@ async def _caught_up(reader: Reader, context: str | None, at: int | None, namesp
         if namespace is None:
             now = await reader.indexes.in_force(context, head, version)
             field = await reader.indexes.field(context, head, version, now.cover, spaces)
-            times = {} if field.facts is None else await reader.indexes.valid_times(context, head, version)
+            told = field.facts is not None or head.rewrites
+            times = await reader.indexes.valid_times(context, head, version) if told else {}
             return _Caught(version, field, now.stale, times, made)
     if namespace is None or reader.namespaces is None:
         return _Caught(0, Field(Snapshot(()), Cover(())))

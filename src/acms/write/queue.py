@@ -34,7 +34,20 @@ from acms.log import read
 from acms.log.encoding import Entropy, token
 from acms.log.policy import CompactionPolicy, due
 from acms.log.read import active
-from acms.model import ANY, Append, Draft, Embedded, Expect, Head, JobDraft, Kind, Receipt, Seen, ToolCall
+from acms.model import (
+    ANY,
+    Append,
+    Draft,
+    Embedded,
+    Expect,
+    Head,
+    JobDraft,
+    Kind,
+    Receipt,
+    Seen,
+    Span,
+    ToolCall,
+)
 from acms.nouns import episode_id
 from acms.observability.logging import log
 from acms.ports import StorageBackend
@@ -350,6 +363,10 @@ class WriteQueue:
             jobs = await self._asks(watch, head, placed.tail, placed.drafts)
             if jobs:
                 placed.tail = replace(placed.tail, asked=head.tokens + _tokens(placed.drafts))
+            elif self._policy is not None and await self._outdates(self._policy, head, placed.drafts):
+                jobs = (
+                    requests.compaction(self.context, watch.kind, self._policy, watch.privacy, force=False),
+                )
         if placed.reflects is not None:
             jobs = (*jobs, requests.reflection(self.context, *placed.reflects))
         return jobs
@@ -401,6 +418,22 @@ class WriteQueue:
             return ()
         return (requests.compaction(self.context, watch.kind, policy, watch.privacy, force=False),)
 
+    async def _outdates(
+        self, policy: CompactionPolicy, head: Head, placed: Sequence[Sequence[Draft]]
+    ) -> bool:
+        """Whether something goes that a summary in force stands for, and appends ask for compactions."""
+        rewrites = (Kind.MESSAGE, Kind.RETRACTION)
+        gone = [span for drafts in placed for one in drafts if one.kind in rewrites for span in one.replaces]
+        if not gone or not policy.enabled or not policy.budget:
+            return False
+        cover = await read.cover_at(self._storage, self.context, head, head.version)
+        return any(
+            summary.kind is Kind.SUMMARY
+            and _meet(summary.replaces, gone)
+            and not _meet([(summary.version, summary.version)], gone)
+            for summary in cover.shown
+        )
+
     async def _end_of_log(self) -> tuple[Head, Tail]:
         head = await self._storage.head(self.context)
         tail = Tail.from_json(head.tail) if head.tail else Tail()
@@ -431,6 +464,10 @@ class WriteQueue:
             if len(own) >= tail.turns or len(entries) < size:
                 return replace(draft, covers=(own[0], own[-1]), episode=tail.episode)
             size *= 2
+
+
+def _meet(some: Sequence[Span], others: Sequence[Span]) -> bool:
+    return any(first <= end and start <= last for first, last in some for start, end in others)
 
 
 def _tokens(placed: Sequence[Sequence[Draft]]) -> int:
@@ -548,11 +585,14 @@ class Writer:
             rewrite=True,
             rewrites=head.rewrites,
             decided=head.version,
+            watch=shared.watch,
         )
         try:
             delivered = await self.post(context, request)
         except Overtaken:
             return None
+        if delivered is not None and delivered.asked:
+            shared.work()
         if delivered is not None and self.note(context, delivered):
             await self.index(context, delivered)
         return delivered

@@ -224,7 +224,7 @@ async def replace(
     expected = None if sha256 is None else validation.name(sha256, "sha256").lower()
     while True:
         context, target, replacing, head = await _target(shared, id)
-        cover = Cover(replacing)
+        cover = Cover(replacing, searchable=True)  # what a summary stands for can be found, and corrected
         said = (target.version, target.version)
         before = [target, *(one for one in replacing if one.kind is Kind.MESSAGE and said in one.replaces)]
         target = cover.edit_of(target) or target
