@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from acms.model import Entry, Privacy, Redaction, Span
 from acms.prompt_types import Redacted
@@ -39,11 +40,6 @@ class Cleared(Entry):
         return at + shift
 
 
-def stricter(one: Privacy, other: Privacy) -> Privacy:
-    """Return the one of two modes under which less is shown."""
-    return max(one, other, key=_STRICT.__getitem__)
-
-
 def mode_of(configured: Privacy | None, item: Privacy) -> Privacy | None:
     """Return the mode an item is shown under: the strictest; None where neither asks for anything (decision 0046)."""
     if configured is None:
@@ -51,8 +47,11 @@ def mode_of(configured: Privacy | None, item: Privacy) -> Privacy | None:
     return stricter(configured, item)
 
 
-def stricter(one: Privacy | None, other: Privacy | None) -> Privacy | None:
-    """Return the stricter of two configured modes; None asks for less than any."""
+Mode = TypeVar("Mode", Privacy, "Privacy | None")
+
+
+def stricter(one: Mode, other: Mode) -> Mode:
+    """Return the one of two modes under which less is shown; None asks for less than any."""
     return max(one, other, key=_STRICT.__getitem__)
 
 
