@@ -12,7 +12,7 @@ from hashlib import blake2b, sha256
 
 from acms.log.encoding import dump
 from acms.log.in_force import Cover
-from acms.model import Entry, Head, Json, Kind, Media, Part, Role, State, ToolCall, ToolResult
+from acms.model import Entry, Head, Json, Kind, Media, Part, Role, State, ToolCall, ToolResult, named
 from acms.ports import StorageBackend
 
 SIZE = 16
@@ -80,7 +80,7 @@ def _row(entry: Entry) -> Row:
     return Row(
         version=entry.version,
         first=entry.id,
-        key=entry.key,
+        key=named(entry.key),
         role=entry.role,
         id=entry.id,
         wording=wording(role, entry.content, entry.parts) if entry.parts else whole,
