@@ -230,6 +230,15 @@ class Raw:
 Part: TypeAlias = Text | Reasoning | ToolCall | ToolResult | Media | Raw
 
 
+ONCE = "@once:"
+"""How a key begins that a client made up for one call, to repeat it safely: nobody calls the message by it."""
+
+
+def named(key: str | None) -> str | None:
+    """Return the key of a message if somebody gave it; None for one that a client made up."""
+    return None if key is None or key.startswith(ONCE) else key
+
+
 # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

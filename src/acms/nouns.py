@@ -16,8 +16,20 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from acms.knowledge import Fact
-from acms.model import Entry, Job, Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
-from acms.results import Branch, ContextItem, Diff, HistoryEntry, MessageReceipt, SessionStats
+from acms.model import (
+    Entry,
+    Job,
+    Json,
+    Media,
+    Part,
+    Raw,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    named,
+)
+from acms.results import Branch, Diff, HistoryEntry, MessageReceipt, SessionStats
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
@@ -50,7 +62,6 @@ _NAMES: dict[type[Any], Mapping[str, str | None]] = {
     Fact: {"context": "contextId", "tokens": "tokenCount"},
     HistoryEntry: {"tokens": "tokenCount"},
     MessageReceipt: {"message_id": "id", "tokens": "tokenCount"},
-    ContextItem: {"later": None},
     SessionStats: {"session_id": None},
     Job: {"context": "contextId", "dedupe": None, "payload": None, "lease_until": None},
     Branch: {
@@ -84,6 +95,7 @@ def episode_id(context: str, ordinal: int) -> str:
 
 _DERIVED: Mapping[type[Any], Mapping[str, tuple[Any, Convert]]] = {
     Entry: {
+        "key": (str | None, lambda entry: named(entry.key)),
         "toolCallId": (str | None, lambda entry: answered(entry.parts)),
         "toolName": (str | None, lambda entry: text_of(entry.metadata, "toolName")),
         "model": (str | None, lambda entry: text_of(entry.metadata, "model")),

@@ -599,6 +599,8 @@ class ACMS(View):
         """
         from acms.branches import forks, merge
 
+        if not isinstance(other, View):
+            raise ValidationError("must be a session, or a view of one", field="other")
         await self._known()
         side = forks.Side(other._shared, other.ends_at)
         return await merge.merge(self._shared, self._writer, side, strategy, dry_run=dry_run)
@@ -718,7 +720,7 @@ class ACMS(View):
         """Return a job of this session as it is now; `GoneError` when there is none with this id."""
         from acms.compaction import job as compaction
 
-        found = await compaction.current(self._shared.storage, id)
+        found = await compaction.current(self._shared.storage, validation.name(id, "id"))
         if found.context != await self._known():
             raise GoneError(f"job {id} does not exist")
         return found
@@ -740,6 +742,7 @@ class ACMS(View):
         """
         from acms.compaction import job as compaction
 
+        version = validation.whole(version, "version", least=1)
         return await compaction.undo(self._shared, self._writer, version)
 
     async def set_policy(self, **changes: Json) -> ResolvedPolicy:

@@ -14,7 +14,7 @@ from acms.log import policy, read, validation
 from acms.log.in_force import Cover, anchor, preview
 from acms.log.policy import ResolvedPolicy
 from acms.log.read import active, in_force
-from acms.model import Entry, Kind, Role, State
+from acms.model import Entry, Kind, Role, State, named
 from acms.nouns import episode_id
 from acms.observability.operations import traced
 from acms.ports import StorageBackend, TokenCounter
@@ -168,7 +168,7 @@ class View:
             self._asking(query, budget, named),
             include_current=include_current_episode,
             min_relevance=validation.fraction(min_relevance, "min_relevance"),
-            exclude=validation.ids(exclude, "exclude"),
+            exclude=frozenset(validation.ids(exclude, "exclude")),
             floor=shared.config.recall.current_episode_budget_pct,
             namespace=self._everywhere(scope),
             where=None if where is None else request.where(where),
@@ -470,19 +470,20 @@ class View:
         What has no key is left out. So an adapter finds the originals of what was rendered again: the ids are the
         `sources` of the messages of a prompt, and of `messages`.
         """
+        ids = validation.ids(ids, "ids")
         storage, context = self._shared.storage, await self._find()
         found: dict[str, str] = {}
         if context is None:
             return found
         upto = {**dict((await storage.context(context)).lineage), context: self._at or float("inf")}
-        for row in await storage.get(list(dict.fromkeys(ids))):
+        for row in await storage.get(ids):
             if row is None or row.kind is not Kind.MESSAGE or row.version > upto.get(row.context, 0):
                 continue
             first, said = anchor(row), row
             if first != row.version:
                 (said,) = await storage.read(context, after=first - 1, before=first + 1)
-            if said.key is not None:
-                found[row.id] = said.key
+            if (key := named(said.key)) is not None:
+                found[row.id] = key
         return found
 
     async def forks(self) -> list[Branch]:
@@ -548,6 +549,7 @@ class View:
         """
         from acms.compaction import job
 
+        version = validation.whole(version, "version")
         context = await self._find()
         found = await job.expand(self._shared.storage, context, self._at, version)
         return list(self.stage.entries(found))

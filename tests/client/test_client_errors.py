@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
 from typing import Any
 
+import httpx2
 import pytest
 
 from acms import ACMSError, EntryNotFoundError, ToolCall, ValidationError, open_storage
@@ -65,6 +67,31 @@ REFUSED: dict[str, Callable[[Any], Awaitable[Any]]] = {
     "a compaction out of bounds": lambda s: s.compact(keep=3),
     "an episode without a reason": lambda s: s.close_episode(""),
     "a place that is none": lambda s: s.at(-1).window(10),
+    "names that are a text": lambda s: s.state("a", "b", "c", names="abc"),
+    "sources that are a text": lambda s: s.state("a", "b", "c", sources="m_x"),
+    "a newest message that is no id": lambda s: s.ingest_many(
+        [{"role": "user", "content": "a"}], last_message="ü"
+    ),
+    "an entry without a name": lambda s: s.get(None),
+    "an entry by a number": lambda s: s.get(5),
+    "a job by a number": lambda s: s.job(1),
+    "a version that is a text": lambda s: s.undo("3"),
+    "a version that is a truth": lambda s: s.undo(True),
+    "undoing what is before the first": lambda s: s.undo(0),
+    "a summary at a text": lambda s: s.expand("x"),
+    "keys of numbers": lambda s: s.keys([1]),
+    "keys of a text": lambda s: s.keys("abc"),
+    "merging nothing": lambda s: s.merge(None),
+    "a tag of what is to come": lambda s: s.tag("next", 99),
+    "a tag before the first": lambda s: s.tag("next", -1),
+    "a fork without a name": lambda s: s.fork(at=1, session_id=""),
+    "a filter that is no JSON": lambda s: s.recall("x", budget=9, min_relevance=float("nan")),
+    "a time without a zone in a filter": lambda s: s.recall(
+        "x", budget=9, where={"after": datetime(2026, 1, 1)}
+    ),
+    "roles in one text": lambda s: s.window(9, keep=["user,assistant"]),
+    "private or not": lambda s: s.set_private(None),
+    "an episode for no reason": lambda s: s.close_episode(None),
 }
 UNKNOWN = (
     "retracting nothing",
@@ -113,6 +140,75 @@ async def test_a_message_of_a_tool_names_its_call_over_http(sqlite_service: Serv
         with pytest.raises(ACMSError) as caught:
             await client.session("tools").ingest("tool", "40% used")
         assert (caught.value.code, getattr(caught.value, "field", "")) == ("VALIDATION", "tool_call_id")
+
+
+async def test_errors_name_the_session_and_what_to_do_as_the_caller_knows_them(
+    sqlite_service: Service,
+) -> None:
+    said: list[list[tuple[str, tuple[str, ...]]]] = []
+    async with Client(sqlite_service.url) as client, open_storage("memory://") as storage:
+        for open_session in (client.session, partial(session_on, storage)):
+            session = open_session("words")
+            await session.ingest("user", "a", idempotency_key="k")
+            await session.tag("first", 0)
+            calls = (
+                session.get("nope"),
+                session.retract("nope"),
+                session.undo(77),
+                session.tag("first", 1),
+                session.fork(1, "words"),
+                session.ingest_many([{"role": "user", "content": "b", "key": "k"}]),
+                session.recall("a", budget=9, scope="namespace"),
+            )
+            found: list[tuple[str, tuple[str, ...]]] = []
+            for call in calls:
+                with pytest.raises(ACMSError) as caught:
+                    await call
+                found.append((str(caught.value), caught.value.options))
+            said.append(found)
+    assert said[0] == said[1]
+
+
+async def test_a_budget_of_nothing_is_one(sqlite_service: Service) -> None:
+    async with Client(sqlite_service.url) as client, open_storage("memory://") as storage:
+        for open_session in (client.session, partial(session_on, storage)):
+            session = open_session("nothing")
+            await session.ingest("user", "a")
+            assert [one.tokens for one in (await session.recall("b", budget=0), await session.window(0))] == [
+                0,
+                0,
+            ]
+
+
+async def test_a_name_that_no_address_can_hold_is_refused_and_does_nothing_else(
+    sqlite_service: Service,
+) -> None:
+    async with Client(sqlite_service.url) as client:
+        session = client.session("places")
+        await session.ingest("user", "precious")
+        for name in ("", ".", ".."):
+            calls: dict[str, Callable[[], Awaitable[Any]]] = {
+                "name": partial(session.untag, name),
+                "id": partial(session.erase, name),
+                "message_id": partial(session.retract, name),
+            }
+            for field, call in calls.items():
+                with pytest.raises(ValidationError) as caught:
+                    await call()
+                assert caught.value.field == field
+            for ask in (session.tag, session.get, session.job, session.sent):
+                with pytest.raises(ValidationError):
+                    await ask(name)
+        assert (await session.get_session_stats()).active_messages == 1
+        # Whoever sends such an address all the same names an entry or a tag by it.
+        context, url = await session.log.known(), httpx2.URL(sqlite_service.url)
+        for below in ("tags/..", "tags/%2e%2e", "entries/..", "tags/%2e%2e%2f.."):
+            reader, writer = await asyncio.open_connection(url.host, url.port)
+            line = f"DELETE /api/v1/contexts/{context}/{below} HTTP/1.1"
+            writer.write(f"{line}\r\nhost: {url.host}\r\nconnection: close\r\n\r\n".encode())
+            assert (await reader.read()).startswith(b"HTTP/1.1 404"), below
+            writer.close()
+        assert (await session.get_session_stats()).active_messages == 1
 
 
 async def test_errors_say_what_to_do_at_every_door(sqlite_service: Service) -> None:

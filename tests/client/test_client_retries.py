@@ -6,9 +6,10 @@ import asyncio
 import json
 import logging
 import traceback
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -153,10 +154,34 @@ async def test_what_would_do_something_else_again_is_sent_once(sqlite_service: S
             await session.replace(first, "b")
         assert (await session.get_session_stats()).version == 2, "it did arrive, and once"
         assert [one.content for one in await session.window(10)] == ["b"]
-        for change in (session.clear, session.close_episode, session.delete):
-            wire.lose |= {b"POST": 1, b"DELETE": 1}
+        await session.state("orders", "database", "MySQL")
+        fork = await session.fork(at=2, session_id="of once")
+        await fork.ingest("user", "c")
+        changes: list[Callable[[], Awaitable[object]]] = [
+            partial(session.cite, first),
+            partial(session.merge, fork),
+            partial(session.unstate, "orders", "database"),
+            session.reflect,
+            session.clear,
+            session.close_episode,
+            session.delete,
+        ]
+        for change in changes:
+            wire.lose = {b"POST": 1, b"DELETE": 1}
             with pytest.raises(StorageUnavailableError):
                 await change()
+            if change is changes[0]:
+                assert [one.count for one in await session.citations()] == [1]
+
+
+async def test_a_list_that_was_handed_over_is_stored_once(sqlite_service: Service) -> None:
+    async with lossy(sqlite_service) as (wire, client):
+        session = client.session("synced")
+        await session.ingest("user", "a")
+        wire.lose[b"POST /api/v1/contexts/"] = 1
+        done = await session.sync([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])
+        assert len(done.unchanged) == 2, "the answer to the repeat"
+        assert await contents(client, "synced") == ["a", "b"]
 
 
 async def test_fifty_at_once_under_one_key_store_one_message(sqlite_service: Service) -> None:
@@ -329,7 +354,7 @@ async def test_half_a_character_is_no_name_of_anything(sqlite_service: Service) 
         await session.tag("a?")
         with pytest.raises(ValidationError) as caught:
             await session.untag("a\ud800")
-        assert caught.value.field == "id"
+        assert caught.value.field == "name"
         with pytest.raises(ValidationError) as caught:
             [one async for one in client.contexts(namespace="\ud800")]
         assert caught.value.field == "namespace"

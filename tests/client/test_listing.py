@@ -19,6 +19,7 @@ from acms import (
 )
 from acms.client import Client
 from tests.server.serving import Service
+from tests.support.talk import session_on
 
 
 async def test_sessions_are_called_and_listed_as_in_process(service: Service) -> None:
@@ -147,6 +148,45 @@ async def test_what_a_session_is_called_over_http_is_read_in_process(sqlite_serv
         await session.ingest("user", "x")
         page = await store.sessions(where={"label": "one"})
     assert [(one.name, one.metadata) for one in page.sessions] == [("About", {"a": 1})]
+
+
+async def test_keys_that_nobody_gave_are_not_shown(service: Service) -> None:
+    async with Client(service.url) as client, open_storage("memory://") as storage:
+        for session in (client.session("keyless"), session_on(storage, "keyless")):
+            system = await session.ingest("system", "Be brief.")
+            said = await session.ingest("user", "Ready?")
+            named = await session.ingest("user", "Now?", idempotency_key="k1")
+            assert [(await session.get(one)).key for one in (system, said, named)] == [None, None, "k1"]
+            assert await session.keys([system, said, named]) == {named: "k1"}
+            told = [one.entry.key async for one in session.events(follow=False) if one.entry]
+            assert told == [None, None, "k1"]
+            done = await session.sync(
+                [
+                    {"role": "system", "content": "Be brief and polite."},
+                    {"role": "user", "content": "Ready?", "id": "framework-2"},
+                ]
+            )
+            assert (len(done.replaced), len(done.unchanged), done.appended) == (1, 1, ())
+
+
+async def test_what_is_recalled_says_what_it_says_in_process(service: Service) -> None:
+    found: list[object] = []
+    async with Client(service.url) as client, open_storage("memory://") as storage:
+        for session in (client.session("parts"), session_on(storage, "parts")):
+            assert (await session.messages("part 7", budget=300)).sources == []
+            for number in range(30):
+                role = "user" if number % 2 == 0 else "assistant"
+                text = f"Turn {number}: we talk about part {number} of the database migration."
+                await session.ingest(role, text)
+                if number == 15:
+                    await session.close_episode()
+            items = await session.recall("part 7", budget=100)
+            messages = await session.messages("part 7", budget=300)
+            assert len(messages.sources) == len(messages)
+            shown = [[id.split("_")[2] for id in ids] for ids in messages.sources]
+            found.append(([(one.version, one.later) for one in items], list(messages), shown))
+            assert any(one.later for one in items)
+    assert found[0] == found[1]
 
 
 async def test_facts_are_stated_over_http_as_in_process(service: Service) -> None:

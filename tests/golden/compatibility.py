@@ -20,18 +20,9 @@ from .book import Records
 
 RELEASED = Path(__file__).parent / "released"
 FAMILIES = ("names", "http", "commands")
-_NARROWER = {
-    "maximum",
-    "minimum",
-    "maxLength",
-    "minLength",
-    "maxItems",
-    "minItems",
-    "pattern",
-    "enum",
-    "const",
-    "type",
-}
+_LEAST = {"minimum", "minLength", "minItems"}
+_MOST = {"maximum", "maxLength", "maxItems"}
+_NARROWER = _LEAST | _MOST | {"pattern", "enum", "const", "type"}
 
 
 def releases() -> list[str]:
@@ -183,6 +174,13 @@ def _needed(line: str) -> bool:
     return "required" in words or any(word.endswith("!") for word in words[1:2])
 
 
+def _covered(name: str, was: Any, now: Any, taken: bool) -> bool:
+    """Return whether a bound lets all through that an earlier one did."""
+    if name == "enum":
+        return set(map(str, was)) <= set(map(str, now))
+    return taken and ((name in _LEAST and now <= was) or (name in _MOST and now >= was))
+
+
 def _shape(where: str, was: Any, now: Any, *, taken: bool) -> Iterator[str]:
     """Compare two JSON schemas: what is taken may be asked less of, what is given may tell more."""
     if not (isinstance(was, dict) and isinstance(now, dict)):
@@ -193,11 +191,13 @@ def _shape(where: str, was: Any, now: Any, *, taken: bool) -> Iterator[str]:
         if name == "required":
             less = set(said) - set(now.get(name, ()))
             yield from (f"{where}.{one} may be missing now" for one in sorted(less) if not taken)
-        elif name == "enum" and set(map(str, said)) <= set(map(str, now.get(name, ()))):
+        elif name in now and _covered(name, said, now[name], taken):
             continue
         elif name in ("anyOf", "oneOf", "allOf"):
             yield from (
-                f"{where} was {one}, and no longer is" for one in said if one not in now.get(name, ())
+                f"{where} was {one}, and no longer is"
+                for one in said
+                if all(list(_shape(where, one, other, taken=taken)) for other in now.get(name, ()))
             )
         elif name not in now:
             if not taken or name not in _NARROWER:

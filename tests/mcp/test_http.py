@@ -201,6 +201,17 @@ async def test_names_may_hold_a_slash(service: Guarded, tenant: str) -> None:
     assert (found["namespace"], found["session"]) == ("a/b", "c/d")
 
 
+async def test_a_name_that_no_address_can_hold_does_nothing_else(service: Guarded, tenant: str) -> None:
+    async with connected(service, tenant, "/mcp/u/s") as client:
+        await client.call_tool("remember", {"text": "precious"})
+        for id in ("", ".", ".."):
+            for forever in (False, True):
+                done = await client.call_tool("forget", {"id": id, "forever": forever})
+                failed(done, "VALIDATION")
+        kept = await client.call_tool("history", {})
+        assert "precious" in text_of(kept)
+
+
 async def test_a_key_does_what_its_scopes_allow(service: Guarded, tenant: str) -> None:
     async with connected(service, tenant, "/mcp/team/one") as owner:
         made = await asked(owner, "remember", text="Ada lives in Lyon.")

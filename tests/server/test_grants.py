@@ -139,10 +139,15 @@ async def test_what_is_not_shared_is_answered_as_what_does_not_exist(service: Gu
         ("POST", "/import", {"params": {"contextId": context}, "content": b'{"role":"user","content":"x"}'}),
         ("GET", "/jobs", {"params": {"contextId": context}}),
         ("GET", f"/contexts/{own}/entries/{first}", {}),
+        ("POST", f"/contexts/{own}/citations", {"json": {"ids": [first]}}),
+        ("POST", f"/contexts/{own}/citations", {"json": {"answer": f"See {first}."}}),
     ):
         given.setdefault("headers", {"Content-Type": "application/x-ndjson"} if "content" in given else {})
         assert "marked" not in str(await ben.ask(method, path, 404, **given)), path
     assert (await ben.ask("GET", "/jobs"))["data"] == []
+    for ids in ([first, none["entry_id"]], [none["entry_id"], first]):  # be it there or not
+        refused = await ben.ask("POST", f"/contexts/{own}/citations", 404, json={"ids": ids})
+        assert refused["detail"] == f"there is no entry {ids[0]!r}"
     for method, path, given in (
         ("GET", "/audit", {}),
         ("GET", "/export", {"params": {"namespace": "ben"}}),

@@ -85,7 +85,7 @@ def test_the_past_is_asked_at_a_version_or_a_message(one: Service) -> None:
         ({"atVersion": 9}, "atVersion"),
         ({"atMessage": 9}, "atMessage"),
         ({"atVersion": 1, "atMessage": 1}, "atVersion"),
-        ({"tokenBudget": 0}, "tokenBudget"),
+        ({"tokenBudget": -1}, "tokenBudget"),
         ({"tokenBudget": "many"}, "tokenBudget"),
         ({"tokenBudget": 2_000_001}, "tokenBudget"),
         ({"minRelevance": 2}, "minRelevance"),

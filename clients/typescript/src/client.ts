@@ -198,8 +198,16 @@ interface Untyped {
   signal?: AbortSignal;
 }
 
+/** Quote a name as one step of a path. "." and ".." are places there, also when they are quoted: `fetch` resolves them. */
+function step(name: string, value: string): string {
+  if (value === "" || value === "." || value === "..") {
+    throw new TypeError(`${name}: no address can hold ${JSON.stringify(value)}`);
+  }
+  return encodeURIComponent(value);
+}
+
 function filled(path: string, given: Untyped): string {
-  const place = path.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(String(given.path?.[name] ?? "")));
+  const place = path.replace(/\{(\w+)\}/g, (_, name: string) => step(name, String(given.path?.[name] ?? "")));
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(given.query ?? {})) {
     for (const one of Array.isArray(value) ? value : [value]) {

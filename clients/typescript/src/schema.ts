@@ -1315,6 +1315,7 @@ export interface components {
             messages: {
                 [key: string]: unknown;
             }[];
+            sources: string[][];
             tokens: number;
         };
         /**
@@ -1548,6 +1549,7 @@ export interface components {
             createdAt: string;
             group: string | null;
             id: string;
+            later: number | null;
             markers: string[];
             metadata: {
                 [key: string]: unknown;
@@ -3533,6 +3535,11 @@ export interface operations {
                      *             "role": "user",
                      *             "content": "Which database should the orders service use?"
                      *           }
+                     *         ],
+                     *         "sources": [
+                     *           [
+                     *             "m_0123456789abcdef_1_abcdef"
+                     *           ]
                      *         ],
                      *         "tokens": 16,
                      *         "budget": 6000

@@ -19,6 +19,7 @@ test("a conversation is kept, recalled and written for a model", async () => {
   assert.ok(found.items.some((item) => item.content.includes("PostgreSQL")));
   const messages = await talk.chat("database of orders", 2_000);
   assert.equal(messages.messages.length, 2);
+  assert.deepEqual(messages.sources, stored.map((one) => [one.id]));
 });
 
 test("a message of a provider is taken as it is, and a key has its effect once", async () => {
@@ -55,6 +56,18 @@ test("what the service refuses is an error that says why", async () => {
   const place = { context_id: talk.id, entry_id: said?.id ?? "" };
   const stale = client.request("patch", path, { path: place, body: { content: "81", sha256: "0".repeat(64) } });
   await assert.rejects(stale, (error: AcmsError) => error.code === "PRECONDITION" && !error.retryable);
+});
+
+test("a name that no address can hold is refused before anything is sent", async () => {
+  const talk = await client.conversation(`typescript-${Date.now()}-names`);
+  const path = "/api/v1/contexts/{context_id}/tags/{name}";
+  for (const name of ["", ".", ".."]) {
+    const place = { context_id: talk.id, name };
+    await assert.rejects(client.request("delete", path, { path: place }), /name: no address can hold/);
+  }
+  const whole = "/api/v1/contexts/{context_id}";
+  const found = await client.request("get", whole, { path: { context_id: talk.id } });
+  assert.equal(found.data.id, talk.id);
 });
 
 test("a request ends when it is told to, or takes too long", async () => {

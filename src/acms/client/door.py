@@ -202,7 +202,8 @@ class Client:
 
     async def revoke(self, namespace: str, principal: str) -> None:
         """Take a namespace back with the next request of the other; `NotFoundError` when it was not shared."""
-        await self._transport.call("DELETE", path("namespaces", namespace, "grants", principal))
+        where = path("namespaces", namespace, "grants", principal)
+        await self._transport.call("DELETE", where, again=False)
 
     async def export(
         self, context: HasLog | str | None = None, *, namespace: str | None = None

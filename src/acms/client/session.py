@@ -11,19 +11,27 @@ import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
+from uuid import uuid4
 
 from acms.client import nouns
 from acms.client.log import Log
 from acms.client.nouns import noun
 from acms.client.prompting import Home
-from acms.client.transport import Answer, path
+from acms.client.transport import Answer, path, rename
 from acms.client.verb import Asks, Given, Remote, branching, fill, many, one, plain, upto, verb
-from acms.errors import ACMSError, GoneError, JobFailedError, NotFoundError, ValidationError
+from acms.errors import (
+    ACMSError,
+    GoneError,
+    JobFailedError,
+    NotFoundError,
+    PreconditionError,
+    ValidationError,
+)
 from acms.knowledge import Fact
 from acms.log import foreign, validation
 from acms.log.merges import Merged, MergeStrategy
 from acms.log.policy import ResolvedPolicy
-from acms.model import ANY, Entry, Job, JobState, Json, Part, Privacy
+from acms.model import ANY, ONCE, Entry, Job, JobState, Json, Part, Privacy, Role
 from acms.nouns import camel, read, write_part
 from acms.prompt_types import LoggedRender, RenderDetails
 from acms.results import (
@@ -43,6 +51,7 @@ from acms.results import (
     Synced,
 )
 from acms.session import ACMS
+from acms.text.chat_messages import ChatMessages
 from acms.text.citations import cited, texts_of
 from acms.view import View
 
@@ -50,6 +59,8 @@ __all__ = ["Reads", "RemoteSession", "RemoteView", "Writes"]
 
 _POLLS = (0.05, 2.0)
 """Seconds after which a job is looked at again, at first and at most."""
+_MESSAGE = re.compile(r"m_\w{1,126}", re.ASCII)
+"""How the id of a message looks: what looks otherwise is none, and may not fit into a header."""
 
 
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -79,14 +90,14 @@ def _recalling(of: Remote, given: Given) -> Given:
         raise TypeError("recall() takes budget or token_budget, not both")
     where = given["where"]
     if isinstance(where, Mapping):
-        where = {str(name): _written(value) for name, value in where.items()}
+        where = {str(name): _written(value, f"where.{name}") for name, value in where.items()}
     return {**given, "where": where, "exclude": list(given["exclude"]), "why": of.log.transport.why}
 
 
-def _written(value: object) -> Json:
+def _written(value: object, field: str) -> Json:
     """Write what a filter asks for: a time, one thing or several."""
     if isinstance(value, datetime):
-        return validation.moment(value, "where").isoformat()
+        return validation.moment(value, field).isoformat()
     return list(value) if isinstance(value, set | frozenset | tuple) else value
 
 
@@ -96,15 +107,22 @@ def _timed(_: Remote, given: Given) -> Given:
 
 
 def _asked_keys(_: Remote, given: Given) -> Given:
-    return {"ids": list(given["ids"])}
+    return {"ids": list(validation.ids(given["ids"], "ids"))}
 
 
 def _stated(of: Remote, given: Given) -> Given:
+    for name in ("names", "sources"):
+        if isinstance(given[name], str):
+            raise ValidationError("must be a list, not str", field=name)
     return {**_timed(of, given), **{name: list(given[name]) for name in ("names", "sources")}}
 
 
+def _expanded(_: Remote, given: Given) -> Given:
+    return {"version": str(validation.whole(given["version"], "version"))}
+
+
 def _windowed(of: Remote, given: Given) -> Given:
-    keep = ",".join(map(str, given["keep"])) or None
+    keep = ",".join([validation.choice(one, Role, "keep") for one in given["keep"]]) or None
     return {"budget": validation.budget(given["budget"], "budget"), "keep": keep, "why": of.log.transport.why}
 
 
@@ -124,6 +142,14 @@ def _recalled(answer: Answer, of: Remote) -> ContextItems:
 
 def _in_window(answer: Answer, of: Remote) -> ContextItems:
     return nouns.items(of.log.id or "", answer.body, "data")
+
+
+@nouns.reading("messages")
+def _chat(answer: Answer, _: Remote) -> ChatMessages:
+    found = ChatMessages()
+    for message, sources in zip(answer.data["messages"], answer.data["sources"], strict=True):
+        found.show(message, tuple(sources))
+    return found
 
 
 @nouns.reading("history")
@@ -158,9 +184,7 @@ class Reads:
 
     recall = verb(View.recall, Asks("POST recall", _recalled, prepare=_recalling, context=_around))
     window = verb(View.window, Asks("GET window", _in_window, prepare=_windowed))
-    messages = verb(
-        View.messages, Asks("POST chat", plain(list[dict[str, Json]], "messages"), context=_around)
-    )
+    messages = verb(View.messages, Asks("POST chat", _chat, context=_around))
     history = verb(View.history, Asks("GET history", _page, prepare=_paged))
     episodes = verb(View.episodes, Asks("GET episodes", many(Episode), pages=True))
     facts = verb(View.facts, Asks("GET facts", many(Fact), prepare=_timed, context=_of_facts, pages=True))
@@ -173,7 +197,7 @@ class Reads:
     tree = verb(View.tree, Asks("GET tree", lambda answer, _: nouns.tree(answer.data), timeless=True))
     tags = verb(View.tags, Asks("GET tags", _tagged, timeless=True))
     compactions = verb(View.compactions, Asks("GET compactions", many(Compaction), pages=True))
-    expand = verb(View.expand, Asks("GET compactions/{version}/entries", many(Entry)))
+    expand = verb(View.expand, Asks("GET compactions/{version}/entries", many(Entry), prepare=_expanded))
     citations = verb(View.citations, Asks("GET citations", many(Citation), timeless=True))
     policy = verb(View.policy, Asks("GET policy", one(ResolvedPolicy), context=_somewhere, timeless=True))
     get_session_stats = verb(View.get_session_stats, Asks("GET stats", _stats))
@@ -246,6 +270,10 @@ async def _ingest_many(of: RemoteSession, given: Given) -> list[MessageReceipt]:
             # In the body: a header has no room for every name.
             draft["key"] = f"{validation.name(key, 'idempotency_key')}:{index}"
         drafts.append(draft)
+    if seen is not ANY and seen is not None and not _MESSAGE.fullmatch(str(seen)):
+        raise PreconditionError(
+            f"the newest message is not {seen}", options=("read what came since, and decide again",)
+        )
     headers = {} if seen is ANY else {"if-match": f'"{seen or "empty"}"'}
     return await _append(of, drafts, headers) if drafts else []
 
@@ -254,14 +282,13 @@ async def _append(
     of: RemoteSession, messages: Sequence[Given], headers: Mapping[str, str], *, single: bool = False
 ) -> list[MessageReceipt]:
     await of.log.ensure()
+    headers = {"idempotency-key": f"{ONCE}{uuid4().hex}", **headers}
     try:
         body = {"messages": [_message(one, f"messages[{index}].") for index, one in enumerate(messages)]}
         receipts = await Asks("POST messages", many(MessageReceipt))(of, body, headers)
     except ValidationError as error:
-        said = str(error).removeprefix(f"{error.field}: ")
         field = re.sub(r"\.key$", ".idempotency_key", error.field)
-        error.field = field.removeprefix("messages[0].") if single else field
-        error.args = (f"{error.field}: {said}",)
+        rename(error, field.removeprefix("messages[0].") if single else field)
         raise
     with nouns.reading("receipts"):
         if len(receipts) < len(messages):
@@ -317,8 +344,20 @@ def _branched(answer: Answer, of: RemoteSession) -> RemoteSession:
     return RemoteSession(Log(of.log.transport, found.key or found.id, found.namespace, found.id))
 
 
-def _tagging(_: Remote, given: Given) -> Given:
-    return {"name": given["name"], "at_version": given["version"], "move": given["move"]}
+async def _tag(of: RemoteSession, given: Given) -> int:
+    asked = {"name": given["name"], "at_version": given["version"], "move": given["move"]}
+    try:
+        return await Asks("PUT tags/{name}", _version)(of, asked)
+    except ValidationError as error:
+        if error.field == "at":
+            rename(error, "version")
+        raise
+
+
+def _whether(_: Remote, given: Given) -> Given:
+    if not isinstance(given["private"], bool):
+        raise ValidationError(f"must be true or false, was {given['private']!r}", field="private")
+    return given
 
 
 def _citing(_: Remote, given: Given) -> Given:
@@ -387,30 +426,31 @@ class Writes:
     ingest_many = verb(ACMS.ingest_many, _ingest_many)
     sync = verb(ACMS.sync, Asks("POST sync", one(Synced), prepare=_listed, context=_somewhere))
     close_episode = verb(
-        ACMS.close_episode, Asks("POST episodes/close", plain(str, "episodeId"), again=False)
+        ACMS.close_episode,
+        Asks("POST episodes/close", plain(str, "episodeId"), again=False, nulls=True),
     )
     forget_renders = verb(ACMS.forget_renders, Asks("DELETE renders", _nothing))
     retract = verb(ACMS.retract, Asks("POST entries/{message_id}/retract", _version))
     replace = verb(ACMS.replace, Asks("PATCH entries/{message_id}", plain(str, "id"), again=False))
-    cite = verb(ACMS.cite, Asks("POST citations", _cited, prepare=_citing))
+    cite = verb(ACMS.cite, Asks("POST citations", _cited, prepare=_citing, again=False))
     clear = verb(ACMS.clear, Asks("POST clear", _version, again=False))
     erase = verb(ACMS.erase, Asks("DELETE entries/{id}", one(Erasure)))
     fork = branching(ACMS.fork, Asks("POST fork", _branched, prepare=_placed))
     copy = branching(ACMS.copy, Asks("POST copy", _branched, prepare=_placed))
-    tag = verb(ACMS.tag, Asks("PUT tags/{name}", _version, prepare=_tagging))
+    tag = verb(ACMS.tag, _tag)
     untag = verb(ACMS.untag, Asks("DELETE tags/{name}", _nothing, again=False))
     delete = verb(ACMS.delete, _delete)
     compact = verb(ACMS.compact, Asks("POST compact", one(Job, "job"), nulls=True))
-    reflect = verb(ACMS.reflect, Asks("POST reflect", one(Job)))
+    reflect = verb(ACMS.reflect, Asks("POST reflect", one(Job), again=False))
     wait = verb(ACMS.wait, _wait)
     job = verb(ACMS.job, _job)
     state = verb(ACMS.state, Asks("POST facts", one(Fact), prepare=_stated, context=_somewhere))
-    unstate = verb(ACMS.unstate, Asks("POST facts/withdraw", many(Fact)))
+    unstate = verb(ACMS.unstate, Asks("POST facts/withdraw", many(Fact), again=False))
     undo = verb(ACMS.undo, Asks("POST undo", _version))
     set_policy = verb(
         ACMS.set_policy, Asks("PATCH policy", one(ResolvedPolicy), context=_somewhere, nulls=True)
     )
-    set_private = verb(ACMS.set_private, Asks("PATCH", _nothing, context=_somewhere))
+    set_private = verb(ACMS.set_private, Asks("PATCH", _nothing, prepare=_whether, context=_somewhere))
     close = verb(ACMS.close, _close)
 
 
@@ -451,6 +491,8 @@ class RemoteSession(RemoteView, Writes):
 
         See `acms.ACMS.merge`.
         """
+        if not isinstance(other, RemoteView):
+            raise ValidationError("must be a session of a service, or a view of one", field="other")
         await self.log.known()
         asked: Given = {
             "other": await other.log.known(),
@@ -459,7 +501,7 @@ class RemoteSession(RemoteView, Writes):
         }
         line = f"{'GET' if dry_run else 'POST'} merge"
         return await Asks(
-            line, lambda answer, of: nouns.merged(answer.data, of.session_id, other.session_id)
+            line, lambda answer, of: nouns.merged(answer.data, of.session_id, other.session_id), again=dry_run
         )(self, asked)
 
     async def events(self, *, after: str | int = 0, follow: bool = True) -> AsyncGenerator[LogEvent]:

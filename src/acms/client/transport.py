@@ -28,14 +28,16 @@ from acms.errors import (
     UnreachableError,
     ValidationError,
 )
+from acms.log import validation
 from acms.model import Json
+from acms.nouns import snake
 
 if TYPE_CHECKING:
     import ssl
 
     import httpx2
 
-__all__ = ["Answer", "Transport", "path"]
+__all__ = ["Answer", "Transport", "path", "rename", "step"]
 
 BASE = "/api/v1"
 _NDJSON = "application/x-ndjson"
@@ -86,9 +88,24 @@ class Answer:
         return cast("dict[str, Json]", self.body)["data"]
 
 
-def path(*parts: str | int) -> str:
-    """Return a path below the service's base, each part quoted whole; `ValidationError` for what is no text."""
-    return BASE + "".join(f"/{quote(_text(str(part), 'id'), safe='')}" for part in parts)
+def path(*parts: str) -> str:
+    """Return a path below the service's base, each part quoted whole; `ValidationError` for what cannot be one."""
+    return BASE + "".join(f"/{step(part, 'id')}" for part in parts)
+
+
+def step(part: object, field: str) -> str:
+    """Return a name as one step of a path, quoted; `ValidationError` for one that an address cannot hold.
+
+    "." and ".." mean places in an address, also when they are quoted: whoever is on the way may resolve them.
+    """
+    name = validation.text(part, field)
+    if name in ("", ".", ".."):
+        raise ValidationError(
+            f"{name!r} cannot be asked for over HTTP, as no address can hold it",
+            field=field,
+            options=("give its `id`",) if field in ("id", "message_id") else (),
+        )
+    return quote(name, safe="")
 
 
 class Transport:
@@ -372,6 +389,7 @@ class Transport:
         after = _seconds(headers.get("retry-after"))
         if isinstance(found, dict) and isinstance(found.get("code"), str):
             error = problem_details.raised(cast("dict[str, Json]", found))
+            error.options = tuple([_OPTIONS.get(one, one) for one in error.options])
             if isinstance(error, ValidationError):
                 _call_by_argument(error)
         elif status == 429:
@@ -393,19 +411,51 @@ class Transport:
 
 _ARGUMENTS: Mapping[str, str] = {
     "cursor": "after",
+    "key": "session_id",
     "at_tag": "at",
     "at_version": "at",
     "other_version": "at",
 }
 
+_OPTIONS: Mapping[str, str] = {
+    "choose another key": "choose another session_id",
+    'send "move": true': "tag it with move=True",
+    'tag a version of this log, with "move": true': "tag a version of this log with move=True",
+    'send "strategy": "ours"': 'merge with strategy="ours"',
+    'send "strategy": "theirs"': 'merge with strategy="theirs"',
+    "GET /api/v1/contexts/{contextId}/merge shows all of them: settle them on either side, and merge again": (
+        "merge with dry_run=True to see all of them, settle them on either side, and merge again"
+    ),
+    'make this context private first: PATCH {"private": true}': (
+        "make this session private first: set_private()"
+    ),
+    "POST /api/v1/contexts/{contextId}/sync with the whole list: it appends what is new and replaces what changed": (
+        "hand the whole list to sync(messages): it appends what is new and replaces what changed"
+    ),
+    "POST /api/v1/contexts/{contextId}/copy copies it instead": "copy the session instead of forking it: copy()",
+    "pass nextCursor of a page as cursor": "pass `next_after` of a page",
+    "ask a context whose namespace is that of a user or a project": (
+        'open the session in a namespace of its user or project: namespace="user:123"'
+    ),
+    '"insert": "append" stores it at the end': 'insert="append" stores it at the end',
+    "give toolCallId": "give tool_call_id",
+    "give content, toolCalls, toolCallId or parts": "give a text, tool_calls, tool_call_id or parts",
+}
+"""What the service advises, and how it is done here."""
+
 
 def _call_by_argument(error: ValidationError) -> None:
     """Name the argument at fault as it is named here, not as on the wire."""
+    name = re.sub(r"(?<=[a-z])[A-Z]", lambda found: f"_{found[0].lower()}", error.field)
+    rename(error, _ARGUMENTS.get(name, name))
+
+
+def rename(error: ValidationError, field: str) -> None:
+    """Say that an argument with this name is at fault."""
     wire, text = error.field, str(error)
-    name = re.sub(r"(?<=[a-z])[A-Z]", lambda found: f"_{found[0].lower()}", wire)
-    error.field = _ARGUMENTS.get(name, name)
+    error.field = field
     if text.startswith(f"{wire}: "):
-        error.args = (error.field + text[len(wire) :],)
+        error.args = (field + text[len(wire) :],)
 
 
 def _passing(error: ACMSError) -> bool:
@@ -433,7 +483,17 @@ def _written(body: Json) -> bytes:
     except UnicodeEncodeError:  # half a character: the service says in which field
         return json.dumps(body, allow_nan=False).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValidationError(f"is no JSON: {error}", field="body") from None
+        raise ValidationError(f"is no JSON: {error}", field=_unwritable(body)) from None
+
+
+def _unwritable(body: Json) -> str:
+    """Return the name of the argument that is no JSON."""
+    for name, value in body.items() if isinstance(body, dict) else ():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            return snake(name)
+    return "body"
 
 
 def _params(query: Mapping[str, object] | None) -> dict[str, str]:

@@ -16,8 +16,8 @@ from uuid import uuid4
 from acms.client import nouns
 from acms.client.log import Log
 from acms.client.portal import Door, around, blocking, returns
-from acms.client.transport import Answer, Transport, path
-from acms.errors import SessionNotFoundError
+from acms.client.transport import Answer, Transport, path, step
+from acms.errors import ACMSError, SessionNotFoundError
 from acms.model import EMPTY
 from acms.nouns import camel
 from acms.session import ACMS
@@ -209,13 +209,17 @@ class Asks(Generic[R]):
             said["at_version"] = of.ends_at
         if self.pages:
             said["limit"] = _PAGE
-        answer = await self._send(of.log.transport, context, said, headers)
-        if self.pages:
-            found = nouns.value(list, answer.body, "data")
-            while (cursor := nouns.value(object, answer.body, "nextCursor")) is not None:
-                answer = await self._send(of.log.transport, context, {**said, "cursor": cursor}, headers)
-                found += nouns.value(list, answer.body, "data")
-            answer.body["data"] = found
+        try:
+            answer = await self._send(of.log.transport, context, said, headers)
+            if self.pages:
+                found = nouns.value(list, answer.body, "data")
+                while (cursor := nouns.value(object, answer.body, "nextCursor")) is not None:
+                    answer = await self._send(of.log.transport, context, {**said, "cursor": cursor}, headers)
+                    found += nouns.value(list, answer.body, "data")
+                answer.body["data"] = found
+        except ACMSError as error:  # the service knows the session by its id
+            error.args = (str(error).replace(repr(context), repr(of.log.session_id)),)
+            raise
         return self.reply(answer, of)
 
     async def _send(
@@ -223,8 +227,8 @@ class Asks(Generic[R]):
     ) -> Answer:
         method, _, place = self.line.partition(" ")
         steps = place.split("/") if place else []
-        named = [step[1:-1] for step in steps if step.startswith("{")]
-        parts = [said[step[1:-1]] if step.startswith("{") else step for step in steps]
+        named = [one[1:-1] for one in steps if one.startswith("{")]
+        below = [step(said[one[1:-1]], one[1:-1]) if one.startswith("{") else one for one in steps]
         rest = {
             camel(name): value
             for name, value in said.items()
@@ -232,7 +236,7 @@ class Asks(Generic[R]):
         }
         asked = {"query": rest} if method in ("GET", "DELETE") else {"body": rest}
         once = headers if method == "GET" else {"idempotency-key": uuid4().hex, **headers}
-        place = path("contexts", context, *parts)
+        place = "/".join([path("contexts", context), *below])
         return await transport.call(method, place, headers=once, again=self.again, **asked)
 
 

@@ -25,6 +25,7 @@ from acms.model import (
     State,
     ToolCall,
     ToolResult,
+    named,
 )
 from acms.ports import StorageBackend
 
@@ -110,7 +111,7 @@ def _row(entry: Entry) -> Row:
     return Row(
         version=entry.version,
         first=entry.id,
-        key=entry.key,
+        key=named(entry.key),
         role=entry.role,
         id=entry.id,
         wording=wording(role, entry.content, entry.parts) if entry.parts else whole,

@@ -193,11 +193,12 @@ def moment(value: datetime | str, field: str = "created_at") -> datetime:
         raise ValidationError("is out of range", field=field) from error
 
 
-def ids(values: Iterable[str], field: str) -> frozenset[str]:
-    """Return some ids; a string alone would be taken for its characters."""
+def ids(values: Iterable[str], field: str) -> tuple[str, ...]:
+    """Return some ids without repetition; a string alone would be taken for its characters."""
     if isinstance(values, str):
         raise ValidationError("must be a list of ids, not a string", field=field)
-    return frozenset(values)
+    _listed(values, field)
+    return tuple(dict.fromkeys([text(value, field) for value in values]))
 
 
 def metadata(value: Mapping[str, Json] | None, field: str = "metadata") -> Mapping[str, Json]:

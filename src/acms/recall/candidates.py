@@ -84,10 +84,17 @@ def unit_at(field: Field, place: int) -> tuple[Unit[Doc], str]:
     calls, answered = snapshot.answered(documents)
     unit = Unit(tuple(snapshot.doc(document) for document in documents), complete=answered)
     if not calls:
+        if any(snapshot.answered([one])[0] and _is_summarised(field, one) for one in members):
+            return Unit((snapshot.doc(document)._replace(group=None),)), ""
         return unit, NO_CALL
     if not answered and not field.start <= places[-1] == len(field) - 1:
         return unit, UNANSWERED
     return unit, ""
+
+
+def _is_summarised(field: Field, document: int) -> bool:
+    by = field.cover.by(field.snapshot.place(document)[1])
+    return any(one.version == by for one in field.cover.shown if one.kind is Kind.SUMMARY)
 
 
 def newest(field: Field) -> Unit[Doc] | None:

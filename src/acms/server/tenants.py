@@ -154,6 +154,13 @@ class Tenant:
         """Return whether the request under way may know of a namespace; of the service's own none may."""
         return namespace != OWN and self._access.allows(namespace)
 
+    async def knows(self, context: str) -> bool:
+        """Return whether the request under way may know what a context holds, be it deleted or not."""
+        try:
+            return self.sees((await self.handle.context(context)).namespace)
+        except SessionNotFoundError:  # a fork outlives it
+            return not self.bound
+
     def check(self, namespace: str) -> None:
         """Raise `PermissionDeniedError` when the request under way may not do in a namespace what it does."""
         lease = _LEASE.get()

@@ -231,8 +231,9 @@ class ForkTests:
         stranger = MemoryStorage()
         with pytest.raises(ConflictError):
             await carry(stranger, store, await new(stranger, "a"))
-        with pytest.raises(ConflictError):
+        with pytest.raises(ConflictError) as another:
             await store.restore(replace(context, key="b"), stream([]))
+        assert not another.value.retryable
         assert await sound(store, context.id) == log
         assert [c.id for c in (await store.contexts(ContextQuery(deleted=True))).items] == [context.id]
 

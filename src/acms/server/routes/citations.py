@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from acms.errors import ValidationError
+from acms.errors import EntryNotFoundError, ValidationError
+from acms.model import State
 from acms.nouns import write
 from acms.results import Citation
 from acms.server.operation import Body, Call, Operations, Reply, Scope
 from acms.server.replies import many
+from acms.server.tenants import Tenant
+from acms.text.citations import cited, texts_of
 
 __all__ = ["operations"]
 
@@ -38,8 +42,21 @@ async def note_citations(call: Call[None, CitedBody]) -> Reply:
     if (body.ids is None) == (body.answer is None):
         raise ValidationError("give the ids or the answer, one of them", field="ids")
     session = await call.tenant.session(call.path["context_id"])
-    found = await session.cite(body.answer if body.ids is None else " ".join(body.ids))
-    return Reply(body={"data": list(found)})
+    answer = body.answer if body.ids is None else " ".join(body.ids)
+    await _check(call.tenant, cited(answer, texts_of(None)))
+    return Reply(body={"data": list(await session.cite(answer))})
+
+
+async def _check(tenant: Tenant, ids: Sequence[str]) -> None:
+    """Raise the same error for an entry that is not there and for one that the request may not know of."""
+    known: dict[str, bool] = {}
+    for id, row in zip(ids, await tenant.handle.get(ids), strict=True):
+        if row is not None and row.state is not State.ERASED:
+            if row.context not in known:
+                known[row.context] = await tenant.knows(row.context)
+            if known[row.context]:
+                continue
+        raise EntryNotFoundError(f"there is no entry {id!r}")
 
 
 @operations("GET", _PATH, scope=Scope.READ, reply=many(Citation))

@@ -20,7 +20,7 @@ from acms.server.operation import Call, Operations, Query, Reply, Scope
 from acms.server.replies import listed, many, single
 from acms.server.routes.contexts import etag
 from acms.server.routes.messages import BriefEntry
-from acms.server.routes.recall import verdicts
+from acms.server.routes.recall import Budget, verdicts
 from acms.server.versions import Place, Version, view_at
 
 __all__ = ["operations"]
@@ -48,7 +48,7 @@ class Window:
 class WindowQuery(Place):
     """How much of a log to show."""
 
-    budget: Annotated[int, Field(ge=1)]
+    budget: Budget
     #: Roles, separated by commas, whose leading messages stay in front: "system".
     keep: str = ""
     #: Say of every candidate why it is shown or not.

@@ -21,7 +21,7 @@ from acms.results import Verdict
 from acms.server.operation import Body, Call, Operations, Reply, Scope
 from acms.server.replies import show, single
 from acms.server.routes.prompt_steps import StepBody, composed
-from acms.server.routes.recall import Budget, Excluded, within
+from acms.server.routes.recall import Excluded, within
 from acms.server.versions import Version, view_at
 from acms.view import View
 
@@ -29,6 +29,7 @@ __all__ = ["operations"]
 
 operations = Operations("prompts")
 
+Budget = Annotated[int, Field(ge=1)]
 Words = Annotated[str, Field(max_length=1_048_576)]
 
 

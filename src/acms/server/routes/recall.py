@@ -18,13 +18,13 @@ from acms.server.replies import show, single
 from acms.server.versions import Version, view_at
 from acms.text import chat_messages as chat
 
-__all__ = ["operations", "verdicts", "within"]
+__all__ = ["Budget", "operations", "verdicts", "within"]
 
 operations = Operations("memory")
 
 _CONTEXT = "/contexts/{context_id}"
 
-Budget = Annotated[int, Field(ge=1)]
+Budget = Annotated[int, Field(ge=0)]
 Excluded = Annotated[list[str], Field(max_length=10_000, default_factory=list[str])]
 
 
@@ -178,6 +178,8 @@ class Chat:
 
     #: As chat completions take them.
     messages: list[dict[str, Any]]
+    #: Of each message the ids of the entries whose text it shows; none for what no entry says.
+    sources: list[tuple[str, ...]]
     tokens: int
     budget: int
 
@@ -193,6 +195,7 @@ class Chat:
     reply_example={
         "data": {
             "messages": [{"role": "user", "content": "Which database should the orders service use?"}],
+            "sources": [["m_0123456789abcdef_1_abcdef"]],
             "tokens": 16,
             "budget": 6000,
         }
@@ -209,4 +212,4 @@ async def chat_messages(call: Call[None, ChatBody]) -> Reply:
     session = await view_at(call, body)
     messages = await session.messages(body.query, budget=body.budget)
     tokens = chat.tokens(messages, session.counter)
-    return show(Chat(messages=messages, tokens=tokens, budget=body.budget))
+    return show(Chat(messages=messages, sources=messages.sources, tokens=tokens, budget=body.budget))

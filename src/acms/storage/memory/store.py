@@ -713,7 +713,7 @@ class MemoryStorage:
             here = found.context
             same = (here.namespace, here.key, here.lineage, here.created_at)
             if same != (context.namespace, context.key, context.lineage, context.created_at):
-                raise ConflictError(f"{context.id} is another context here")
+                raise ConflictError(f"{context.id} is another context here", retryable=False)
             return found
         live = context.key if context.deleted_at is None else None
         if live is not None and self._by_key(context.namespace, live):

@@ -210,7 +210,7 @@ class Contexts:
         found = read_context(rows[0])
         same = (found.namespace, found.key, found.lineage, found.created_at)
         if same != (context.namespace, context.key, context.lineage, context.created_at):
-            raise ConflictError(f"{context.id} is another context here")
+            raise ConflictError(f"{context.id} is another context here", retryable=False)
         return (await self._db.log_state(context.id, deleted=True)).head
 
     async def _restore_batch(self, restored: Context, entries: Sequence[Entry]) -> None:

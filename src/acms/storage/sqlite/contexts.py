@@ -132,7 +132,7 @@ class Contexts:
         if found is not None:
             same = (found.namespace, found.key, found.lineage, found.created_at)
             if same != (context.namespace, context.key, context.lineage, context.created_at):
-                raise ConflictError(f"{context.id} is another context here")
+                raise ConflictError(f"{context.id} is another context here", retryable=False)
             return self._tables.log(connection, context.id, deleted=True)[1]
         live = context.key if context.deleted_at is None else None
         if live is not None and self.by_key(connection, context.namespace, live) is not None:
