@@ -195,6 +195,38 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert done.returncode == 0, done.stderr.decode()
 
 
+_FOLLOWS = """
+import asyncio, os, signal, threading
+from acms.client.portal import Door, stepping
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a background job ignores
+ended = []
+
+class Log:
+    async def events(self):
+        yield "first"
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.3)  # a connection is closed
+            ended.append("closed")
+
+class Follower(Door):
+    events = stepping(Log.events)
+
+try:
+    for event in Follower(Log()).events():
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+except KeyboardInterrupt:
+    print("interrupted", *ended)
+"""
+
+
+def test_an_interrupted_loop_over_what_happens_is_closed_and_says_so() -> None:
+    done = subprocess.run([sys.executable, "-c", _FOLLOWS], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("interrupted closed\n", "")
+
+
 def test_an_error_is_shown_without_what_the_door_looked_for() -> None:
     with sync.ACMS("u", "memory://") as session, pytest.raises(ValidationError) as refused:
         session.ingest("banana", "x")
