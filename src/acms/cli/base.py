@@ -27,6 +27,7 @@ from acms.errors import (
     SessionNotFoundError,
     StorageError,
 )
+from acms.log.validation import PROFILE
 from acms.model import Context, ContextQuery
 from acms.observability.events import Event
 from acms.ports import Embedder, Handle, Reflector, StorageBackend
@@ -398,7 +399,7 @@ def over(
     """Return a session on an open store, with the token counter its messages were counted with."""
     counter, config = token_counter(context.counter), config or ACMSConfig.from_env()
     return ACMS(
-        name,
+        context.id if context.key == PROFILE else name,
         storage,
         embedder(ranking),
         reflector=reflector,
