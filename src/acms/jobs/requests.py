@@ -5,13 +5,14 @@ Apart from the work itself, because every append imports this.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from acms.errors import ConflictError, LeaseLostError, NotFoundError
 from acms.log.policy import CompactionPolicy
-from acms.model import WEBHOOK, Append, Failed, Job, JobDraft, JobQuery, JobState, Lease, Retry
+from acms.model import WEBHOOK, Append, Failed, Job, JobDraft, JobQuery, JobState, Json, Lease, Retry
 from acms.ports import StorageBackend, Summarizer
 
 COMPACT = "compact"
@@ -47,6 +48,12 @@ def compaction(context: str, kind: str, policy: CompactionPolicy, *, force: bool
     return JobDraft(
         kind=kind, dedupe=f"{COMPACT}:{context}", payload={"policy": policy.to_json(), "force": force}
     )
+
+
+def setting(job: Job, name: str) -> Json:
+    """Return a field of the policy that a compaction was asked for with."""
+    policy = job.payload.get("policy")
+    return policy.get(name) if isinstance(policy, Mapping) else None
 
 
 def reflection_kind(reflector: object) -> str:
