@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acms.cli.base import Session, Shell, command, continued
+from acms.cli.base import Session, Shell, command, continued, interruptible
 from acms.cli.render import fields_of
 from acms.model import Json, Origin, Privacy, Role
 
@@ -66,7 +66,8 @@ async def add(
 
     It is on disk when the command is done. The same text again is a new message, unless --key says that it is not.
     """
-    content = sys.stdin.read().rstrip("\n") if text == "-" else text
+    with interruptible():
+        content = sys.stdin.read().rstrip("\n") if text == "-" else text
     given: dict[str, Any] = {"metadata": _object(metadata), "created_at": created, "tool_call_id": answers}
     async with shell.opened(write=True) as storage, await continued(storage, session, shell.namespace) as one:
         await one.ingest(

@@ -89,7 +89,7 @@ FRAME = 64
 
 
 async def request(shared: SharedSession, context: str, overrides: Mapping[str, Json]) -> Job:
-    """Enqueue a compaction and return its job, or the one that is under way; `ConflictError` if that has other settings."""
+    """Enqueue a compaction and return its job, or the one that is under way, unless that has other settings."""
     storage = shared.storage
     service = shared.config.compaction
     known = await policy_levels.resolve(storage, context, namespace=shared.namespace, service=service)
