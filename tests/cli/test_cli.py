@@ -33,8 +33,8 @@ COMMANDS = (
     "add", "at", "audit", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes", "erase",
     "events", "expand", "export", "facts", "fork", "grant", "grants", "history", "import", "inspect", "jobs", "log",
     "mcp", "merge", "messages", "migrate", "pin", "pins", "keys", "policy", "prompt", "recall", "reflect", "reindex",
-    "render", "restore", "revoke", "scan", "serve", "sessions", "state", "stats", "tag", "undo", "unpin",
-    "unstate", "verify", "webhook", "window", "witness", "worker",
+    "render", "replace", "restore", "retract", "revoke", "scan", "serve", "sessions", "state", "stats",
+    "tag", "undo", "unpin", "unstate", "verify", "webhook", "window", "witness", "worker",
 )  # fmt: skip
 DEMO = Path(str(files("acms") / "data" / "demo.jsonl"))
 ANSI = "\x1b"
@@ -141,6 +141,24 @@ def test_wrong_usage_leaves_with_2(arguments: tuple[str, ...]) -> None:
     result = run(*arguments, code=2)
     assert result.stdout == ""
     assert result.stderr
+
+
+def test_a_message_is_replaced_and_retracted(db: str) -> None:
+    for text in ("We use Redis.", "We deploy on Tuesdays.", "Thank you."):
+        run("add", "u", "user", text, "--db", db)
+    there = ("--db", db, "--json")
+    replaced = json.loads(run("replace", "u", "v1", "We use Valkey.", *there).stdout)
+    retracted = json.loads(run("retract", "u", "v2", *there).stdout)
+    assert retracted == {"session": "u", "version": 5, "retracted": "v2"}
+    window = json.loads(run("window", "u", *there).stdout)["items"]
+    assert [(one["content"], one["version"]) for one in window] == [("We use Valkey.", 4), ("Thank you.", 3)]
+    assert window[0]["id"] == replaced["id"]
+    run("undo", "u", "5", "--db", db)
+    run("retract", "u", replaced["id"], "--db", db)
+    assert "We deploy on Tuesdays." in run("window", "u", "--db", db).stdout
+    advice = run("undo", "u", "3", "--db", db, code=1).stderr.partition("try: ")[2].split()
+    run(advice[0], "u", advice[1], "--db", db)
+    run("retract", "u", "v99", "--db", db, code=1)
 
 
 _TELLS = """

@@ -43,7 +43,8 @@ from acms.view import View
 
 GROUPS = {
     "Every day": "demo add recall window facts messages history sessions",
-    "What is in a session": "stats episodes events log at diff reflect state unstate prompt render pin pins unpin",
+    "What is in a session": "stats episodes events log at diff replace retract reflect state unstate"
+    " prompt render pin pins unpin",
     "Forks and summaries": "fork merge tag delete compact compactions expand undo policy",
     "Move, check and erase": "import export restore copy backup verify witness migrate reindex scan erase",
     "Run": "serve mcp inspect keys grant grants revoke audit webhook worker jobs eval",
