@@ -639,7 +639,7 @@ class ACMS(View):
         """Ask for the older part of the log to be summarised now, whatever the threshold; return the job.
 
         `overrides` are fields of `CompactionPolicy` for this time only. While a compaction of this session is under
-        way its job is returned. Nothing is waited for: `wait` does.
+        way its job is returned, or `ConflictError` says that it has other settings. Nothing is waited for: `wait` does.
         """
         from acms.compaction import job as compaction
 

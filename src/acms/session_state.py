@@ -110,7 +110,7 @@ class SharedSession:
         about: Mapping[str, Json] = EMPTY,
         composition: Composition,
     ) -> None:
-        self.session_id = validation.session_name(session_id, "session_id")
+        self.session_id = validation.session_or_id(session_id, "session_id")
         self.namespace = validation.name(namespace, "namespace")
         #: Name, labels and metadata that its first write stores; empty once they are.
         self.about = about
@@ -311,7 +311,7 @@ class SharedSession:
     async def _create(self) -> str:
         context = await self.storage.create(
             ContextDraft(
-                key=self.session_id,
+                key=validation.session_name(self.session_id, "session_id"),
                 namespace=self.namespace,
                 counter=self.counter.name,
                 settings={name: value for name, value in self.about.items() if value is not None},

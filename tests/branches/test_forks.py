@@ -24,7 +24,19 @@ from acms.errors import (
     ValidationError,
 )
 from acms.facts import adopt
-from acms.model import ContextQuery, Done, Failed, Job, JobQuery, JobState, Kind, Lease, Role, State
+from acms.model import (
+    ContextDraft,
+    ContextQuery,
+    Done,
+    Failed,
+    Job,
+    JobQuery,
+    JobState,
+    Kind,
+    Lease,
+    Role,
+    State,
+)
 from acms.ports import StorageBackend
 from acms.storage import CachedStorage
 from acms.testing.logs import fork, noted, put, said, summed_up, taken_back
@@ -58,6 +70,32 @@ async def jobs_of(storage: StorageBackend, context: str) -> Sequence[Job]:
 
 
 # ── forks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["@profile", "@namespace", "c_0123456789abcdef"])
+async def test_a_name_that_stands_for_something_else_is_given_to_no_session(store: Any, name: str) -> None:
+    session = await talked(store, messages=2)
+    for make in (
+        lambda: session.fork(session_id=name),
+        lambda: session.copy(session_id=name),
+        lambda: session_on(store, name).ingest("user", "hello"),
+    ):
+        with pytest.raises(ValidationError) as refused:
+            await make()
+        assert refused.value.field == "session_id"
+    assert len((await store.sessions()).sessions) == 1
+
+
+async def test_a_session_of_an_older_release_with_such_a_name_is_opened_by_its_id(store: Any) -> None:
+    for name in ("@profile", "c_0123456789abcdef"):
+        now = datetime.now(UTC)
+        made = await store.create(
+            ContextDraft(key=name, namespace="old", counter="o200k_base", created_at=now)
+        )
+        session = session_on(store, made.id)
+        await session.ingest("user", "hello")
+        assert contents(await session_on(store, made.id).window(100)) == ["hello"]
+    assert contents(await session_on(store, "c_0123456789abcdef", namespace="old").window(100)) == ["hello"]
 
 
 async def test_t10_a_fork_at_any_version_is_its_parent_there_on_every_verb(store: Any) -> None:

@@ -33,8 +33,8 @@ COMMANDS = (
     "add", "at", "audit", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes", "erase",
     "events", "expand", "export", "facts", "fork", "grant", "grants", "history", "import", "inspect", "jobs", "log",
     "mcp", "merge", "messages", "migrate", "pin", "pins", "keys", "policy", "prompt", "recall", "reflect", "reindex",
-    "render", "restore", "revoke", "scan", "serve", "sessions", "state", "stats", "tag", "undo", "unpin",
-    "unstate", "verify", "webhook", "window", "witness", "worker",
+    "render", "replace", "restore", "retract", "revoke", "scan", "serve", "sessions", "state", "stats",
+    "tag", "undo", "unpin", "unstate", "verify", "webhook", "window", "witness", "worker",
 )  # fmt: skip
 DEMO = Path(str(files("acms") / "data" / "demo.jsonl"))
 ANSI = "\x1b"
@@ -141,6 +141,95 @@ def test_wrong_usage_leaves_with_2(arguments: tuple[str, ...]) -> None:
     result = run(*arguments, code=2)
     assert result.stdout == ""
     assert result.stderr
+
+
+def test_a_message_is_replaced_and_retracted(db: str) -> None:
+    for text in ("We use Redis.", "We deploy on Tuesdays.", "Thank you."):
+        run("add", "u", "user", text, "--db", db)
+    there = ("--db", db, "--json")
+    replaced = json.loads(run("replace", "u", "v1", "We use Valkey.", *there).stdout)
+    retracted = json.loads(run("retract", "u", "v2", *there).stdout)
+    assert retracted == {"session": "u", "version": 5, "retracted": "v2"}
+    window = json.loads(run("window", "u", *there).stdout)["items"]
+    assert [(one["content"], one["version"]) for one in window] == [("We use Valkey.", 4), ("Thank you.", 3)]
+    assert window[0]["id"] == replaced["id"]
+    run("undo", "u", "5", "--db", db)
+    run("retract", "u", replaced["id"], "--db", db)
+    assert "We deploy on Tuesdays." in run("window", "u", "--db", db).stdout
+    advice = run("undo", "u", "3", "--db", db, code=1).stderr.partition("try: ")[2].split()
+    run(advice[0], "u", advice[1], "--db", db)
+    run("retract", "u", "v99", "--db", db, code=1)
+
+
+_TELLS = """
+import io, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+
+class Told(io.FileIO):
+    def readall(self):
+        print("reading", file=sys.stderr, flush=True)
+        return super().readall()
+
+    def readinto(self, into):
+        print("reading", file=sys.stderr, flush=True)
+        return super().readinto(into)
+
+sys.stdin = io.TextIOWrapper(io.BufferedReader(Told(0)))
+from acms.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("add u user -", "interrupted\n"),
+        ("import - --session u", "interrupted; the same command goes on where it stopped\n"),
+        ("restore -", "interrupted; the same command goes on where it stopped\n"),
+        ("render - --session u", "interrupted\n"),
+    ],
+)
+def test_one_interrupt_ends_what_waits_for_stdin(command: str, said: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", _TELLS, *command.split(), "--db", base.file_url(tmp_path / "a.db")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stderr is not None
+        try:
+            assert process.stderr.readline() == "reading\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+            assert process.stderr.read() == said
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is full")
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_output_that_cannot_be_written_is_told_in_words(tmp_path: Path, options: tuple[str, ...]) -> None:
+    db = ("--db", base.file_url(tmp_path / "a.db"))
+    run("add", "u", "user", "hello", *db)
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "acms.cli", "history", "u", *db, *options]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "No space left on device" in done.stderr
+    assert "report it" not in done.stderr
+
+
+def test_a_witness_that_cannot_be_written_is_named(db: str, tmp_path: Path) -> None:
+    run("add", "u", "user", "hello", "--db", db)
+    told = run("witness", str(tmp_path / "absent" / "w"), "--db", db, code=1).stderr
+    assert "cannot be written" in told
+    assert str(tmp_path / "absent") in told
+
+
+def test_a_shell_may_close_stdin_and_stdout(tmp_path: Path) -> None:
+    url = base.file_url(tmp_path / "a.db")
+    words = [sys.executable, "-m", "acms.cli", "add", "u", "user", "hello", "--db", url]
+    code = "import os, sys; os.close(0); os.close(1); os.execv(sys.argv[1], sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "hello" in run("history", "u", "--db", url).stdout
 
 
 def test_version_and_no_arguments() -> None:

@@ -345,3 +345,10 @@ def test_facts_by_hand() -> None:
     assert f"acms erase ana --message {first['fact']['id']}" in " ".join(done.split())
     assert "v" in run("unstate", "ana", "orders service", "database").stdout
     assert call("unstate", "ana", "orders service", "database")["facts"] == []
+
+
+def test_the_log_behind_the_profile_can_be_looked_at() -> None:
+    run("add", "orders", "user", "hello")
+    run("state", "orders", "team", "city", "Lyon", "--scope", "namespace")
+    assert "team, city: Lyon" in run("history", "@profile").stdout
+    assert "reserved" in run("add", "@profile", "user", "hello", "--namespace", "new", code=1).stderr

@@ -195,6 +195,43 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert done.returncode == 0, done.stderr.decode()
 
 
+_FOLLOWS = """
+import asyncio, os, signal, sys, threading
+from acms.client.portal import Door, stepping
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a background job ignores
+ended = []
+
+class Log:
+    async def events(self):
+        yield "first"
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(1)  # a connection is closed
+            ended.append("closed")
+
+class Follower(Door):
+    events = stepping(Log.events)
+
+try:
+    for event in Follower(Log()).events():
+        for after in sys.argv[1:]:
+            threading.Timer(float(after), os.kill, (os.getpid(), signal.SIGINT)).start()
+except KeyboardInterrupt:
+    print("interrupted", *ended)
+"""
+
+
+@pytest.mark.parametrize(
+    ("interrupts", "said"), [(["0.2"], "interrupted closed\n"), (["0.2", "0.6"], "interrupted\n")]
+)
+def test_a_loop_over_what_happens_can_be_interrupted(interrupts: list[str], said: str) -> None:
+    words = [sys.executable, "-c", _FOLLOWS, *interrupts]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == (said, "")
+
+
 def test_an_error_is_shown_without_what_the_door_looked_for() -> None:
     with sync.ACMS("u", "memory://") as session, pytest.raises(ValidationError) as refused:
         session.ingest("banana", "x")

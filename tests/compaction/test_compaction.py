@@ -280,6 +280,16 @@ async def test_a_wrong_override_is_refused(session: ACMS) -> None:
         await session.compact(nonsense=2)
 
 
+async def test_other_settings_than_those_of_what_is_under_way_are_refused(session: ACMS) -> None:
+    await talked(session, 30)
+    job = await session.compact(preserve_recent_count=2)
+    assert (await session.compact(preserve_recent_count=2)).id == job.id
+    assert (await session.compact()).id == job.id
+    with pytest.raises(ConflictError, match=f"job {job.id}") as refused:
+        await session.compact(preserve_recent_count=2, summary_tokens=40)
+    assert refused.value.retryable
+
+
 # ── undo, expand, levels ────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -298,7 +298,7 @@ async def test_what_the_profile_replaced_is_shown_in_no_session(storage: Storage
         assert "of the profile" in items.ledger.why(old).reason
         assert "Berlin" not in items.text()
         (fact,) = await first.facts(scope="namespace")
-        await on(storage, "@profile").erase(fact.id)
+        await on(storage, (await storage.context("@profile")).id).erase(fact.id)
         assert fact.id not in [item.id for item in await first.recall("Which city?")]
 
 

@@ -63,6 +63,8 @@ def test_a_compaction_is_a_job_that_can_be_asked_after(one: Service) -> None:
     assert reply.json()["data"]["compaction"] is None
     job = reply.json()["data"]["job"]
     assert reply.headers["location"] == f"/api/v1/jobs/{job['id']}"
+    other = _compact(one, context, wait="wait=0", preserveRecentCount=3)  # or the first has ended by now
+    assert other.status_code == 409 or other.json()["data"]["job"]["id"] != job["id"]
     ended = _compact(one, context).json()["data"]["job"]  # the one that is under way, or the next one
     assert one.get(f"/jobs/{ended['id']}")["data"]["state"] == "done"
     assert one.get(f"/jobs/{job['id']}")["data"]["compaction"]["removed"] == 10

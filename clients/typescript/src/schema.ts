@@ -183,7 +183,8 @@ export interface paths {
          * Ask for the older part of a log to be summarised now, whatever the threshold.
          * @description The body overrides the policy this time only. The answer names a job, which `GET /jobs/{id}` tells the state of;
          *     with `Prefer: wait=n` it comes when the job has ended, or after n seconds. Nothing is deleted: earlier versions
-         *     read as before, and `undo` brings back what the summary stands for. While one is under way it is returned.
+         *     read as before, and `undo` brings back what the summary stands for. While one is under way it is returned, 409
+         *     when the body has other settings than it has.
          */
         post: operations["compactContext"];
         delete?: never;

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, Literal, ParamSpec, Protocol, cast, runtime_checkable
@@ -26,7 +28,9 @@ from acms.errors import (
     MissingExtraError,
     SessionNotFoundError,
     StorageError,
+    ValidationError,
 )
+from acms.log.validation import PROFILE
 from acms.model import Context, ContextQuery
 from acms.observability.events import Event
 from acms.ports import Embedder, Handle, Reflector, StorageBackend
@@ -34,12 +38,13 @@ from acms.providers import registry
 from acms.providers.tokens import token_counter
 from acms.session import ACMS
 from acms.storage import open_storage
-from acms.storage.files import create_folder
+from acms.storage.files import create, create_folder
 from acms.view import View
 
 GROUPS = {
     "Every day": "demo add recall window facts messages history sessions",
-    "What is in a session": "stats episodes events log at diff reflect state unstate prompt render pin pins unpin",
+    "What is in a session": "stats episodes events log at diff replace retract reflect state unstate"
+    " prompt render pin pins unpin",
     "Forks and summaries": "fork merge tag delete compact compactions expand undo policy",
     "Move, check and erase": "import export restore copy backup verify witness migrate reindex scan erase",
     "Run": "serve mcp inspect keys grant grants revoke audit webhook worker jobs eval",
@@ -151,10 +156,43 @@ def _there(file: Path) -> Path:
 File = Annotated[Path, typer.Argument(metavar="FILE", callback=_there, help="A file, or - for stdin.")]
 
 
-def run(as_json: bool, work: Coroutine[Any, Any, int | None], flags: Mapping[str, str] | None = None) -> None:
+@contextmanager
+def interruptible() -> Generator[None]:
+    """Let one Ctrl-C end what waits for a person or a pipe inside the block.
+
+    An event loop that stands still there would only note it, and go on waiting until a second one.
+    """
+    noted = signal.getsignal(signal.SIGINT)
+    if not callable(noted) or threading.current_thread() is not threading.main_thread():
+        yield  # it is ignored, or comes to another thread
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, noted)
+
+
+def write_file(file: Path, text: str) -> None:
+    """Write a file that nobody else may read."""
+    try:
+        create(file)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValidationError(f"cannot be written: {error.strerror}", field=str(file)) from error
+
+
+def run(
+    as_json: bool,
+    work: Coroutine[Any, Any, int | None],
+    flags: Mapping[str, str] | None = None,
+    *,
+    resumes: bool = False,
+) -> None:
     """Run a command and leave with its exit code; an error is told in words, never as a traceback.
 
-    `flags` are the command's options, by the names that arguments have in Python.
+    `flags` are the command's options, by the names that arguments have in Python; one that `resumes` goes on where it
+    was interrupted.
     """
     code = 1
     try:
@@ -164,17 +202,35 @@ def run(as_json: bool, work: Coroutine[Any, Any, int | None], flags: Mapping[str
         raise
     except ACMSError as error:
         render.fail(error, as_json, flags)
-    except BrokenPipeError:  # the reader has gone: nothing may be written any more, not even at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has gone
+        _write_no_more()
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on where it stopped", file=sys.stderr)
+        more = "; the same command goes on where it stopped" if resumes else ""
+        print(f"interrupted{more}", file=sys.stderr)
         code = 130
     except Exception as error:
         if os.environ.get("ACMS_DEBUG"):
             raise
-        hint = "set ACMS_DEBUG=1 to see where, and report it"
-        render.fail(ACMSError(f"{type(error).__name__}: {error}", options=(hint,)), as_json)
+        if isinstance(error, OSError) and error.strerror:  # a file or the output: what the system says
+            where = f"{error.filename}: " if error.filename else ""
+            render.fail(ACMSError(f"{where}{error.strerror}"), as_json)
+            _flush()
+        else:
+            hint = "set ACMS_DEBUG=1 to see where, and report it"
+            render.fail(ACMSError(f"{type(error).__name__}: {error}", options=(hint,)), as_json)
     raise typer.Exit(code)
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _write_no_more()
+
+
+def _write_no_more() -> None:
+    """Let nothing more be written to stdout, not even what is left of it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Shell(render.Screen):
@@ -230,7 +286,8 @@ class Shell(render.Screen):
         if not yes:
             if not sys.stdin.isatty():
                 raise typer.BadParameter("nobody can be asked here: say --yes")
-            typer.confirm(question, abort=True)
+            with interruptible():
+                typer.confirm(question, abort=True)
 
 
 _P = ParamSpec("_P")
@@ -245,11 +302,13 @@ def command(
     db: bool = True,
     namespace: Literal["used", "unused"] | None = "used",
     waits: bool = True,
+    resumes: bool = False,
 ) -> Callable[[_Work[_P]], Callable[..., None]]:
     """Make a command of a coroutine that is given a `Shell` and its own arguments.
 
     `--db`, `--namespace` and `--json` come behind them; `namespace` is "unused" where the option is taken and ignored.
-    What takes longer than a second shows that it works, unless nobody is to wait for it.
+    What takes longer than a second shows that it works, unless nobody is to wait for it. Called again, a command that
+    `resumes` goes on where it was interrupted.
     """
 
     def register(work: _Work[_P]) -> Callable[..., None]:
@@ -277,7 +336,7 @@ def command(
                 with shell.progress("working" if waits else None):
                     return await cast("Any", work)(shell, **given)
 
-            run(as_json, watched(), _flags(context))
+            run(as_json, watched(), _flags(context), resumes=resumes)
 
         called.__name__, called.__doc__, called.__module__ = work.__name__, work.__doc__, work.__module__
         called.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -398,7 +457,7 @@ def over(
     """Return a session on an open store, with the token counter its messages were counted with."""
     counter, config = token_counter(context.counter), config or ACMSConfig.from_env()
     return ACMS(
-        name,
+        context.id if context.key == PROFILE else name,
         storage,
         embedder(ranking),
         reflector=reflector,

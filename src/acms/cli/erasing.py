@@ -32,7 +32,7 @@ PROVED = {
 """What is said of each `Erasure.proof`."""
 
 
-@command("acms erase user_123 --message ID --verify", namespace=None)
+@command("acms erase user_123 --message ID --verify", namespace=None, resumes=True)
 async def erase(
     shell: Shell,
     session: Annotated[

@@ -11,7 +11,7 @@ import typer
 
 from acms.branches import export as transfer
 from acms.branches.importers import FORMATS, Conversation, Turn, read_export
-from acms.cli.base import File, Shell, command, contexts, continued
+from acms.cli.base import File, Shell, command, contexts, continued, interruptible
 from acms.cli.render import Column
 from acms.errors import SessionNotFoundError, ValidationError
 from acms.ports import StorageBackend
@@ -34,7 +34,7 @@ def _format(name: str | None) -> str | None:
     return name
 
 
-@command("acms import chat.jsonl --session user_123", name="import")
+@command("acms import chat.jsonl --session user_123", name="import", resumes=True)
 async def import_(
     shell: Shell,
     file: File,
@@ -55,7 +55,8 @@ async def import_(
     checked first. Importing it again adds only what is new, and follows what was edited or taken out of an export; so
     an import that was interrupted is continued by running it again.
     """
-    data = sys.stdin.buffer.read() if file.name == "-" else None
+    with interruptible():
+        data = sys.stdin.buffer.read() if file.name == "-" else None
     found = read_export(Path("stdin") if data is not None else file, format=format, data=data)
     if found.format != "chat":
         await _import_export(shell, found.conversations, found.format, session)

@@ -14,7 +14,7 @@ EVALUATION = "acms_eval.cli"
 """Comes with the distribution acms-eval, if at all."""
 
 MODULES = {
-    "acms.cli.adding": "add",
+    "acms.cli.adding": "add replace retract",
     "acms.cli.branching": "at delete diff fork log merge tag",
     "acms.cli.compacting": "compact compactions expand policy undo",
     "acms.cli.demo": "demo",

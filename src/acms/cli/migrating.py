@@ -30,7 +30,7 @@ class _Done:
     error: ACMSError | None = None
 
 
-@command("acms migrate --status --db postgresql://db.example/acms", namespace="unused")
+@command("acms migrate --status --db postgresql://db.example/acms", namespace="unused", resumes=True)
 async def migrate(
     shell: Shell,
     status: Annotated[

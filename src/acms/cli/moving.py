@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,10 +14,9 @@ from acms.branches import copying
 from acms.branches import export as transfer
 from acms.branches import witness as witnessed
 from acms.cli import render
-from acms.cli.base import File, Session, Shell, command, contexts, opened
+from acms.cli.base import File, Session, Shell, command, contexts, interruptible, opened, write_file
 from acms.errors import ACMSError, ConfigurationError
 from acms.ports import HasBackup, HasIntegrity
-from acms.storage.files import create
 
 _BACKUPS = (
     "of a PostgreSQL database: pg_dump, or pg_basebackup with archived WAL",
@@ -25,7 +25,17 @@ _BACKUPS = (
 )
 
 
-@command("acms restore log.jsonl --db sqlite:///other.db", namespace="unused")
+def _typed() -> Iterator[str]:
+    """Return the lines of stdin, one at a time."""
+    while True:
+        with interruptible():
+            line = sys.stdin.readline()
+        if not line:
+            return
+        yield line
+
+
+@command("acms restore log.jsonl --db sqlite:///other.db", namespace="unused", resumes=True)
 async def restore(shell: Shell, file: File) -> None:
     """Write an exported session back, verbatim.
 
@@ -34,7 +44,7 @@ async def restore(shell: Shell, file: File) -> None:
     async with shell.opened(write=True) as storage:
         with shell.progress("restoring") as tell:
             if file.name == "-":
-                context = await transfer.restore(storage, sys.stdin, progress=tell)
+                context = await transfer.restore(storage, _typed(), progress=tell)
             else:
                 with file.open(encoding="utf-8", newline="\n") as lines:
                     context = await transfer.restore(storage, lines, progress=tell)
@@ -67,7 +77,9 @@ async def export(shell: Shell, session: Session) -> None:
                 sys.stdout.write(line)
 
 
-@command("acms copy sqlite:///a.db 'postgresql://db/acms?tenant=acme' --verify", namespace="unused")
+@command(
+    "acms copy sqlite:///a.db 'postgresql://db/acms?tenant=acme' --verify", namespace="unused", resumes=True
+)
 async def copy(
     shell: Shell,
     stores: Annotated[
@@ -197,8 +209,7 @@ async def witness(
     if not wrong:
         partial = file.with_name(f"{file.name}.partial")
         partial.unlink(missing_ok=True)
-        create(partial)
-        partial.write_text("".join(f"{line}\n" for line in found))
+        write_file(partial, "".join(f"{line}\n" for line in found))
         partial.replace(file)
 
     def draw() -> None:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from acms.cli import render
-from acms.cli.base import At, File, Limit, Session, Shell, app, command
+from acms.cli.base import At, File, Limit, Session, Shell, app, command, interruptible, write_file
 from acms.cli.render import Column, Screen
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.log.encoding import parts_from_json, parts_to_json
@@ -29,7 +29,6 @@ from acms.prompt.replay import replay as replayed
 from acms.prompt.replay import shown as messages_of
 from acms.prompt_types import PromptMessage, RenderDetails
 from acms.results import Verdict
-from acms.storage.files import create
 
 if TYPE_CHECKING:
     from acms.prompt.render import Rendered
@@ -323,17 +322,14 @@ def _save(file: Path, kept: Kept) -> None:
             for one in kept.messages
         ],
     }
-    try:
-        create(file)
-        file.write_text(json.dumps(written, ensure_ascii=False), encoding="utf-8")
-    except OSError as error:
-        raise ValidationError(f"cannot be written: {error.strerror}", field=str(file)) from error
+    write_file(file, json.dumps(written, ensure_ascii=False))
 
 
 def _kept(file: Path) -> Kept:
     name = "-" if file.name == "-" else str(file)
     try:
-        text = typer.get_text_stream("stdin").read() if name == "-" else file.read_text(encoding="utf-8")
+        with interruptible():
+            text = typer.get_text_stream("stdin").read() if name == "-" else file.read_text(encoding="utf-8")
         written = json.loads(text)
         if written["acms_prompt"] != FORMAT:
             raise ValidationError(
@@ -350,7 +346,7 @@ def _kept(file: Path) -> Kept:
         raise ValidationError(f"cannot be read: {error.strerror}", field=name) from error
     except (ValueError, KeyError, TypeError) as error:
         raise ValidationError(
-            "is no saved prompt", field=name, options=("acms prompt render SESSION --save FILE",)
+            "is no written prompt", field=name, options=("acms prompt render SESSION --save FILE",)
         ) from error
 
 

@@ -15,7 +15,7 @@ from acms.providers import LocalEmbedder
 from acms.recall.reindex import Reindexed, reindex
 
 
-@command("acms reindex user_123 --embedder local --chroma vectors", name="reindex")
+@command("acms reindex user_123 --embedder local --chroma vectors", name="reindex", resumes=True)
 async def reindex_(
     shell: Shell,
     session: Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acms.cli.base import File, Shell, command
+from acms.cli.base import File, Shell, command, interruptible
 from acms.cli.render import LEDGER, Column, Screen, plain
 from acms.contract.schema import RenderReply
 from acms.errors import ValidationError
@@ -60,7 +60,8 @@ async def render(
 def _read(file: Path) -> Any:
     """Return a JSON object from a file or from stdin."""
     try:
-        raw = sys.stdin.buffer.read() if file.name == "-" else file.read_bytes()
+        with interruptible():
+            raw = sys.stdin.buffer.read() if file.name == "-" else file.read_bytes()
         return json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise ValidationError("is not JSON", field="request") from error

@@ -92,11 +92,12 @@ FRAME = 64
 
 
 async def request(shared: SharedSession, context: str, overrides: Mapping[str, Json]) -> Job:
-    """Enqueue a compaction and return its job, or the one that is under way."""
+    """Enqueue a compaction and return its job, or the one that is under way, unless that has other settings."""
     storage = shared.storage
     service = shared.config.compaction
     known = await policy_levels.resolve(storage, context, namespace=shared.namespace, service=service)
-    policy = CompactionPolicy(**{**known.policy.to_json(), **changed({}, overrides)})
+    given = changed({}, overrides)
+    policy = CompactionPolicy(**{**known.policy.to_json(), **given})
     kind = requests.compaction_kind(shared.summarizer)
     draft = requests.compaction(context, kind, policy, shared.config.privacy.mode, force=True)
     while True:
@@ -107,7 +108,13 @@ async def request(shared: SharedSession, context: str, overrides: Mapping[str, J
         found = [one for one in page.items if one.dedupe == draft.dedupe]
         if found:
             shared.work()
-            return found[0]
+            if all(requests.setting(found[0], name) == value for name, value in given.items()):
+                return found[0]
+            if found[0].state not in ENDED:  # else it has ended since: there is room for another
+                raise ConflictError(
+                    f"a compaction with other settings is under way: job {found[0].id}",
+                    options=("ask again when it has ended", "leave the settings out: its job is returned"),
+                )
 
 
 async def current(storage: StorageBackend, id: str) -> Job:

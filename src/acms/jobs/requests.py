@@ -5,6 +5,7 @@ Apart from the work itself, because every append imports this.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -62,6 +63,12 @@ def compaction(
     """Return the request to compact a log; while one is under way another is the same."""
     payload = {"policy": policy.to_json(), "force": force, PRIVACY: privacy and privacy.value}
     return JobDraft(kind=kind, dedupe=f"{COMPACT}:{context}", payload=payload)
+
+
+def setting(job: Job, name: str) -> Json:
+    """Return a field of the policy that a compaction was asked for with."""
+    policy = job.payload.get("policy")
+    return policy.get(name) if isinstance(policy, Mapping) else None
 
 
 def reflection_kind(reflector: object) -> str:

@@ -10,17 +10,13 @@ from acms.knowledge import Fact
 from acms.log.doubt import labels, outdated, places
 from acms.log.facts import facts, valid_times
 from acms.log.in_force import LONG_RUN, Cover, effective
-from acms.log.validation import NAMESPACE
+from acms.log.validation import PROFILE
 from acms.log.validity import Period
 from acms.model import Context, Entry, Head, Kind, State
 from acms.ports import StorageBackend
 
 SHOWN = (Kind.MESSAGE, Kind.SUMMARY)
 """Kinds that a reader sees as part of the conversation."""
-PROFILE = "@profile"
-"""Key of the context that holds the facts of a whole namespace."""
-INNER = (NAMESPACE, PROFILE)
-"""Keys of what a namespace keeps for itself: settings and facts, no conversation."""
 
 
 def version_of(head: Head, at: int | None) -> int:

@@ -66,6 +66,11 @@ UNNAMED = "default"
 
 NAMESPACE = "@namespace"
 """Name of the context whose settings are those of its namespace; it has no entries."""
+PROFILE = "@profile"
+"""Name of the context that holds the facts of a whole namespace."""
+INNER = (NAMESPACE, PROFILE)
+"""Names of what a namespace keeps for itself: settings and facts, no conversation."""
+_CONTEXT_ID = re.compile(r"c_[0-9a-z]{16}\Z")
 
 
 def name(value: object, field: str) -> str:
@@ -79,10 +84,19 @@ def name(value: object, field: str) -> str:
 
 
 def session_name(value: object, field: str) -> str:
-    """Return a name for a session; one that the engine uses itself is refused."""
+    """Return a name for a new session; one that the engine uses itself or that could be taken for an id is refused."""
+    checked = session_or_id(value, field)
+    if _CONTEXT_ID.match(checked):
+        raise ValidationError("is shaped like an id of a session: choose another one", field=field)
+    return checked
+
+
+def session_or_id(value: object, field: str) -> str:
+    """Return what a session is opened by; a name that the engine uses itself is refused."""
     checked = name(value, field)
-    if checked == NAMESPACE:
-        raise ValidationError(f"{NAMESPACE!r} is reserved for the settings of the namespace", field=field)
+    if checked in INNER:
+        what = "settings" if checked == NAMESPACE else "facts"
+        raise ValidationError(f"{checked!r} is reserved for the {what} of the namespace", field=field)
     return checked
 
 

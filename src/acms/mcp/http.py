@@ -151,7 +151,7 @@ def _named(scope: Connection) -> tuple[str, str]:
     if slashes(scope):
         found = {name: value.replace("%2F", "/") for name, value in found.items()}
     namespace = validation.name(found.get("namespace", validation.UNNAMED), "namespace")
-    return namespace, validation.session_name(found["session"], "session")
+    return namespace, validation.session_or_id(found["session"], "session")
 
 
 def _memory_of(context: Context) -> Memory:

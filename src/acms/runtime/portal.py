@@ -6,12 +6,15 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from acms.runtime.loops import running, waiting
 
 R = TypeVar("R")
+
+GRACE = 5.0
+"""Seconds that an interrupted caller waits for its work to end."""
 
 
 @contextmanager
@@ -27,6 +30,12 @@ def _waiting_here() -> Generator[None]:
             waiting.remove(loop)
 
 
+async def _ended(work: Coroutine[Any, Any, Any]) -> None:
+    """Wait until the task of a coroutine has ended."""
+    if tasks := [task for task in asyncio.all_tasks() if task.get_coro() is work]:
+        await asyncio.wait(tasks)
+
+
 class _Portal:
     """An event loop in a daemon thread, started by its first call and again after `os.fork()`."""
 
@@ -36,13 +45,19 @@ class _Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine to its end; interrupting the caller cancels it. Whatever the caller's thread does waits."""
+        """Run a coroutine to its end; interrupting the caller cancels it. Whatever the caller's thread does waits.
+
+        An interrupted caller goes on once the coroutine has ended: what it held, such as a generator, is free again.
+        """
         with _waiting_here():
-            future = asyncio.run_coroutine_threadsafe(work, self._running())
+            loop = self._running()
+            future = asyncio.run_coroutine_threadsafe(work, loop)
             try:
                 return future.result()
             except BaseException:
-                future.cancel()
+                if future.cancel():
+                    with suppress(TimeoutError):
+                        asyncio.run_coroutine_threadsafe(_ended(work), loop).result(GRACE)
                 raise
 
     def _running(self) -> asyncio.AbstractEventLoop:

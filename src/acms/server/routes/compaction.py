@@ -80,7 +80,8 @@ async def compact_context(call: Call[None, PolicyBody]) -> Reply:
 
     The body overrides the policy this time only. The answer names a job, which `GET /jobs/{id}` tells the state of;
     with `Prefer: wait=n` it comes when the job has ended, or after n seconds. Nothing is deleted: earlier versions
-    read as before, and `undo` brings back what the summary stands for. While one is under way it is returned.
+    read as before, and `undo` brings back what the summary stands for. While one is under way it is returned, 409
+    when the body has other settings than it has.
     """
     session = await call.tenant.session(call.path["context_id"])
     return await _job_reply(call, session, await session.compact(**call.body.given()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -15,7 +14,6 @@ from acms.errors import NotFoundError, SessionNotFoundError, ValidationError
 from acms.log import policy as policy_levels
 from acms.log import validation
 from acms.log.policy import POLICY, PRIVATE, CompactionPolicy, changed
-from acms.log.read import PROFILE
 from acms.model import Context, ContextDraft, ContextQuery, Head, Json
 from acms.nouns import write
 from acms.providers.tokens import default_counter
@@ -33,17 +31,12 @@ __all__ = [
     "ListPage",
     "context_json",
     "etag",
-    "external",
     "listed",
     "one_context",
     "operations",
 ]
 
 operations = Operations("contexts")
-
-_ID = re.compile(r"c_[0-9a-z]{16}")
-_INNER = (validation.NAMESPACE, PROFILE)
-"""Keys of what a namespace keeps for itself: settings and facts, no conversation."""
 
 
 _Share = Annotated[float, Field(ge=0, le=1)]
@@ -167,7 +160,7 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
             raise ValidationError(said, field=f"policyConfig.{error.field}", options=error.options) from error
         if policy:
             settings[POLICY] = policy
-    key = None if body.key is None else external(body.key)
+    key = None if body.key is None else validation.session_name(body.key, "key")
     if key is not None:
         try:
             found = await storage.context(key, namespace=namespace)
@@ -188,15 +181,6 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
     reply = await one_context(call.tenant, made, status=201)
     reply.headers = {**reply.headers, "Location": f"/api/v1/contexts/{made.id}"}
     return reply
-
-
-def external(key: str, field: str = "key") -> str:
-    """Return the caller's own name for a context; one that could be taken for an id is refused."""
-    if _ID.fullmatch(key):
-        raise ValidationError("is shaped like an id of the service: choose another one", field=field)
-    if key == PROFILE:
-        raise ValidationError(f"{PROFILE!r} is reserved for the facts of the namespace", field=field)
-    return validation.session_name(key, field)
 
 
 async def one_context(tenant: Tenant, context: Context, *, status: int = 200) -> Reply:
@@ -229,7 +213,7 @@ async def list_contexts(call: Call[ListContexts, None]) -> Reply:
         )
     try:
         found = await call.tenant.handle.context(query.key, namespace=query.namespace or "default")
-        seen = found.key == query.key not in _INNER and call.tenant.sees(found.namespace)
+        seen = found.key == query.key not in validation.INNER and call.tenant.sees(found.namespace)
         items = [found] if seen else []
     except NotFoundError:
         items = []

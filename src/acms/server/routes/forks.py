@@ -15,7 +15,7 @@ from acms.nouns import write
 from acms.results import Branch, Diff
 from acms.server.operation import BASE, Body, Call, Operations, Query, Reply, Scope
 from acms.server.replies import many, show, single
-from acms.server.routes.contexts import ContextDetails, ListPage, external, listed, one_context
+from acms.server.routes.contexts import ContextDetails, ListPage, listed, one_context
 from acms.server.versions import Name, Named, Place, Version, placed
 from acms.session import ACMS
 
@@ -134,7 +134,7 @@ async def _made(call: Call[Place, ForkBody], *, copied: bool) -> Reply:
     if key is None and call.idempotency_key is not None:
         key = validation.name(call.idempotency_key, "Idempotency-Key")
     if key is not None:
-        key = external(key, "key" if body.key is not None else "Idempotency-Key")
+        key = validation.session_name(key, "key" if body.key is not None else "Idempotency-Key")
     parent = await tenant.context(id)
     version = await placed(session, id, *_named_once(call.query, body))
     known = key is not None and await _known(call, key, parent.namespace) is not None

@@ -13,8 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log.encoding import Entropy, context_id, genesis, locate, seal, verify
-from acms.log.read import INNER
-from acms.log.validation import name
+from acms.log.validation import INNER, name
 from acms.model import (
     EMPTY,
     UNFINISHED,

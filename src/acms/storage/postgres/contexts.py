@@ -7,8 +7,7 @@ from typing import Any
 
 from acms.errors import ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log.encoding import context_id, dump, genesis, load_mapping, micros, verify
-from acms.log.read import INNER
-from acms.log.validation import name
+from acms.log.validation import INNER, name
 from acms.model import Context, ContextDraft, ContextQuery, Entry, Head, Json, Kind, Page, SessionHead, State
 from acms.results import SessionPage
 from acms.storage import append_rules

@@ -10,8 +10,7 @@ import apsw
 
 from acms.errors import ConflictError, SessionNotFoundError, ValidationError
 from acms.log.encoding import Entropy, context_id, dump, genesis, load_mapping, micros
-from acms.log.read import INNER
-from acms.log.validation import name
+from acms.log.validation import INNER, name
 from acms.model import Context, ContextDraft, ContextQuery, Head, Json, Kind, Page, SessionHead
 from acms.results import SessionPage
 from acms.storage import append_rules
