@@ -742,8 +742,9 @@ class ACMS(View):
         """
         from acms.compaction import job as compaction
 
-        version = validation.whole(version, "version", least=1)
-        return await compaction.undo(self._shared, self._writer, version)
+        return await compaction.undo(
+            self._shared, self._writer, validation.whole(version, "version", least=1)
+        )
 
     async def set_policy(self, **changes: Json) -> ResolvedPolicy:
         """Change fields of this session's policy and return the one in force; None goes back to the level above."""
@@ -757,8 +758,8 @@ class ACMS(View):
         """Keep what is said here from being found from other sessions of the namespace, or allow it again.
 
         It is stored with the session: every process honours it from its next recall on, also for what was said before.
-        Forks that are made later begin with it. The session itself goes on finding everything that was said. What the
-        profile knows from it alone is retired there until `private=False`; what is learned from now on stays here.
+        Forks that are made later begin with it; the session itself goes on finding everything. What the profile knows
+        from it alone is retired until `private=False`, and what is learned from now on stays here.
         """
         await retirement.set_private(self._shared.storage, await self._shared.ensure(), private)
 
