@@ -155,8 +155,7 @@ class ACMS(View):
     def at(self, version: int | str) -> View:
         """Return a read-only view of the session as if its log ended at a version, or at a tag.
 
-        A tag is looked up by the first use of the view, which then stays at that version; `NotFoundError` lists the
-        tags when none has that name.
+        A tag is looked up by the first use of the view, which stays there; `NotFoundError` lists the tags there are.
         """
         named = isinstance(version, str)
         return View(
@@ -742,9 +741,7 @@ class ACMS(View):
         """
         from acms.compaction import job as compaction
 
-        return await compaction.undo(
-            self._shared, self._writer, validation.whole(version, "version", least=1)
-        )
+        return await compaction.undo(self._shared, self._writer, version)
 
     async def set_policy(self, **changes: Json) -> ResolvedPolicy:
         """Change fields of this session's policy and return the one in force; None goes back to the level above."""

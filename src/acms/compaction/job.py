@@ -32,7 +32,7 @@ from acms.errors import (
 )
 from acms.jobs import requests
 from acms.jobs.worker import POLL, Handler
-from acms.log import in_force, read, summary_levels, trust
+from acms.log import in_force, read, summary_levels, trust, validation
 from acms.log import policy as policy_levels
 from acms.log.in_force import Cover, is_record
 from acms.log.policy import CompactionPolicy, changed
@@ -144,7 +144,7 @@ async def wait(shared: SharedSession, context: str, job: Job, timeout: float | N
 
 async def undo(shared: SharedSession, writer: Writer, version: int) -> int:
     """Take back the rewrite at a version; return the version of the retraction."""
-    storage = shared.storage
+    storage, version = shared.storage, validation.whole(version, "version", least=1)
     while True:
         context = await shared.find()
         entry = None if context is None else await _at(storage, context, version)
