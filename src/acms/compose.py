@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from acms.config import ACMSConfig
 from acms.jobs.requests import REFLECT, compaction_kind, reflection_kind
 from acms.jobs.worker import Handler, Outcome
-from acms.model import WEBHOOK, Lease
+from acms.model import WEBHOOK, Lease, Privacy
 from acms.ports import Embedder, Reflector, StorageBackend, Summarizer, TokenCounter
 from acms.storage import handles
 
@@ -28,7 +28,7 @@ def handlers_of(shared: SharedSession) -> Mapping[str, Handler]:
         handles.shared(shared.handle).counters,
         reflectors=() if shared.reflector is None else (shared.reflector,),
         handle=shared.handle,
-        floor=False,  # of many sessions on one handle the first does not speak for the others
+        modes=handles.shared(shared.handle).modes,
     )
     # Whoever waits for the jobs of a session waits for no address that is not there for days.
     return {kind: handler for kind, handler in found.items() if kind != WEBHOOK}
@@ -75,15 +75,15 @@ def handlers(
     *,
     reflectors: Sequence[Reflector] = (),
     handle: StorageBackend | None = None,
-    floor: bool = True,
+    modes: Mapping[str, Privacy] | None = None,
 ) -> dict[str, Handler]:
     """Return the handlers of every kind of job by kind; those of models have their name behind it.
 
     Reflecting by rules and compacting by extraction need no model: every worker can.
 
     `counters` are token counters by name, beside those that come along; `handle` is what the sessions of this process
-    write to, which reflections keep out of the way of. Jobs are done in the privacy mode of the session that asked;
-    with `floor` in that of `config` where it is stricter.
+    write to, which reflections keep out of the way of. Jobs are done in the privacy mode of the session that asked, or
+    in a stricter one: that of `modes` for its log, without these that of `config`.
     """
     from acms.compaction import job
     from acms.facts import adopt
@@ -94,11 +94,11 @@ def handlers(
         "collect": _collect,
         "expire": _expire,
         **{
-            compaction_kind(one): job.handler(config, one, known, floor=floor) for one in (None, *summarizers)
+            compaction_kind(one): job.handler(config, one, known, modes=modes) for one in (None, *summarizers)
         },
-        REFLECT: _offline(config, known, handle, floor),
+        REFLECT: _offline(config, known, handle, modes),
         WEBHOOK: _delivering(),
-        **{reflection_kind(one): _reflecting(config, one, known, handle, floor) for one in reflectors},
+        **{reflection_kind(one): _reflecting(config, one, known, handle, modes) for one in reflectors},
     }
 
 
@@ -133,21 +133,24 @@ def _reflecting(
     reflector: Reflector,
     counters: Mapping[str, TokenCounter],
     handle: StorageBackend | None,
-    floor: bool,
+    modes: Mapping[str, Privacy] | None,
 ) -> Handler:
     from acms.facts import job
 
-    return job.handler(config, reflector, counters, handle=handle, floor=floor)
+    return job.handler(config, reflector, counters, handle=handle, modes=modes)
 
 
 def _offline(
-    config: ACMSConfig, counters: Mapping[str, TokenCounter], handle: StorageBackend | None, floor: bool
+    config: ACMSConfig,
+    counters: Mapping[str, TokenCounter],
+    handle: StorageBackend | None,
+    modes: Mapping[str, Privacy] | None,
 ) -> Handler:
     """Return what reflects without a model: every worker has it, and its rules are loaded when they are needed."""
 
     async def run(storage: StorageBackend, lease: Lease) -> Outcome:
         from acms.providers.offline.reflector import OfflineReflector
 
-        return await _reflecting(config, OfflineReflector(), counters, handle, floor)(storage, lease)
+        return await _reflecting(config, OfflineReflector(), counters, handle, modes)(storage, lease)
 
     return run

@@ -756,7 +756,7 @@ class ACMS(View):
 
         It is stored with the session: every process honours it from its next recall on, also for what was said before.
         Forks that are made later begin with it; the session itself goes on finding everything. What the profile knows
-        from it alone is retired until `private=False`, and what is learned from now on stays here.
+        from it alone is retired for good, and what is learned while it is private stays here.
         """
         await retirement.set_private(self._shared.storage, await self._shared.ensure(), private)
 

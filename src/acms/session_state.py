@@ -30,6 +30,7 @@ from acms.observability.events import Event, Planned, Rewritten
 from acms.observability.logging import log, tell
 from acms.observability.operations import note
 from acms.ports import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
+from acms.privacy.modes import stricter
 from acms.privacy.stage import Stage, stage
 from acms.providers.tokens import default_counter
 from acms.recall import request
@@ -271,6 +272,7 @@ class SharedSession:
             except SessionNotFoundError:
                 return None
             self._check(context.counter)
+            self._mind(context.id)
             if self.reflects is not None and self.config.worker.enabled:
                 await self._composition.catch_up(self, context.id)
             self.indexes.know(context)
@@ -367,11 +369,21 @@ class SharedSession:
                 if not self.retained:
                     handles.retain(self.handle)
                     self.retained = True
+                    self._mind(self.context_id)
+
+    def _mind(self, context: str | None) -> None:
+        """Have jobs of the session's log done in its privacy mode at least."""
+        mode = self.config.privacy.mode
+        if context is not None and mode is not None:
+            modes = handles.shared(self.handle).modes
+            modes[context] = stricter(modes.get(context), mode)
 
     def leave(self) -> bool:
         """Be no user of the storage handle any more; return whether it was one."""
         with _counting:
             was, self.retained = self.retained, False
+            if was and self.context_id is not None:
+                handles.shared(self.handle).modes.pop(self.context_id, None)
         return was
 
     def tell(self, event: Event) -> None:

@@ -159,6 +159,10 @@ def test_a_message_is_replaced_and_retracted(db: str) -> None:
     advice = run("undo", "u", "3", "--db", db, code=1).stderr.partition("try: ")[2].split()
     run(advice[0], "u", advice[1], "--db", db)
     run("retract", "u", "v99", "--db", db, code=1)
+    run("add", "u", "user", "Called like a version.", "--key", "v1", "--db", db)
+    run("retract", "u", "v1", "--db", db)
+    assert "Called like a version." not in run("window", "u", "--db", db).stdout
+    assert "We use Redis." in run("window", "u", "--db", db).stdout
 
 
 _TELLS = """

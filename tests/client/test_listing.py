@@ -92,6 +92,8 @@ async def test_a_recall_says_all_that_it_is_asked(service: Service) -> None:
             one for one in await there.recall("Lyon Minou", scope="namespace") if "Lyon" in one.content
         ]
         await here.set_private(False)
+        assert await there.facts(scope="namespace") == []
+        await here.state("Minou", "city", "Lyon", sources=[lyon], scope="namespace")
         assert [fact.value for fact in await there.facts(scope="namespace")] == ["Lyon"]
         assert [one for one in await there.recall("Lyon Minou", scope="namespace") if "Lyon" in one.content]
         with pytest.raises(TypeError, match="not both"):

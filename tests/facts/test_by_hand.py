@@ -196,7 +196,7 @@ async def test_names_are_private_too(url: str) -> None:
 
 
 async def test_what_a_session_that_became_private_had_said_is_known_to_no_other(any_url: str) -> None:
-    """Until it is shared again; what another one has said there since stands, and so does what names no source."""
+    """For good: sharing brings nothing back. What names no source stands, and so does what another one says since."""
     storage = open_storage(any_url)
     async with (
         ACMS("a", storage, None, namespace="ana") as one,
@@ -213,13 +213,34 @@ async def test_what_a_session_that_became_private_had_said_is_known_to_no_other(
                 await one.state("vault", "keeper", "Eve", sources=[said], scope="namespace")
             assert not refused.value.retryable
         await one.state("vault", "keeper", "Eve", sources=[said])
-        await two.state("vault", "keeper", "Ann", scope="namespace")
         await one.set_private(False)
-        assert sorted(await values(two, scope="namespace")) == ["Ann", "red"]
-        await two.unstate("vault", "keeper", scope="namespace")
-        await one.set_private(False)
+        assert await values(two, scope="namespace") == ["red"]
         await one.state("vault", "keeper", "Eve", sources=[said], scope="namespace")
         assert "Eve" in await values(two, scope="namespace")
+
+
+async def test_no_rewrite_brings_back_what_a_private_session_taught(any_url: str) -> None:
+    storage = open_storage(any_url)
+    async with (
+        ACMS("a", storage, None, namespace="ana") as one,
+        ACMS("b", storage, None, namespace="ana") as two,
+    ):
+        said, heard = (
+            await one.ingest("user", "She lives in Berlin."),
+            await two.ingest("user", "It is Rome."),
+        )
+        await one.state("she", "city", "Berlin", sources=[said], scope="namespace")
+        gone = await one.retract(said)
+        await one.set_private()
+        await one.undo(gone)
+        assert await values(two, scope="namespace") == []
+        await one.set_private(False)
+        await one.state("she", "city", "Berlin", sources=[said], scope="namespace")
+        await two.state("she", "city", "Rome", sources=[heard], scope="namespace")
+        await one.set_private()
+        assert await values(two, scope="namespace") == ["Rome"]
+        await two.retract(heard)
+        assert await values(two, scope="namespace") == []
 
 
 async def test_an_erasure_says_what_still_says_it(url: str) -> None:

@@ -456,6 +456,26 @@ async def test_a_worker_elsewhere_obeys_the_mode_of_who_asked_and_its_own_where_
     assert (len(there.read["strict"]) > 16) == bool(left)  # of both of them
 
 
+@pytest.mark.parametrize("asked", [False, True], ids=["by itself", "when asked"])
+async def test_a_job_that_waits_is_done_as_strictly_as_whoever_works_it_off_asks(
+    url: str, asked: bool
+) -> None:
+    """Such as one from before privacy was switched on."""
+    there = Readers()
+    here: dict[str, Any] = {"summarizer": there, "reflector": there}
+    async with ACMS("strict", open_storage(url), config=minding(None, works=False), **here) as session:
+        await talked(session)
+        await session.compact()
+        await session.reflect()
+    async with ACMS("strict", open_storage(url), config=minding("block"), **here) as session:
+        await talked(session)
+        if asked:
+            await session.compact()
+            await session.reflect()
+        await session.wait_pending()
+    assert there.read["strict"] == []
+
+
 async def test_a_job_that_names_no_mode_is_done_in_that_of_the_worker(storage: MemoryStorage) -> None:
     there = Readers()
     async with ACMS("strict", storage, config=minding(None, works=False)) as session:
@@ -464,7 +484,7 @@ async def test_a_job_that_names_no_mode_is_done_in_that_of_the_worker(storage: M
     assert context is not None
     job = JobDraft(kind="reflect:readers", dedupe=f"reflect:{context}", payload={"force": True})
     await storage.append([Append(context=context, drafts=(), jobs=(job,))])
-    await Worker(storage, compose.handlers(minding("redact"), reflectors=[there], floor=False)).drain()
+    await Worker(storage, compose.handlers(minding("redact"), reflectors=[there], modes={})).drain()
     assert there.read["strict"]
     assert not any(INBOX in text for text in there.read["strict"])
 

@@ -55,6 +55,31 @@ async def test_the_same_list_twice_is_stored_once(storage: Storage) -> None:
         assert (await another.sync(users("abca"))).unchanged == first.appended
 
 
+async def test_two_that_hand_over_the_same_news_at_once_store_them_once(url: str) -> None:
+    """The store looks at keys before it looks at versions, and took the second for a misused key."""
+    before, after = [user("a", "1")], [user("b", "1"), user("c", "2"), user("d", "3")]
+    async with ACMS("s", open_storage(url), None) as one, ACMS("s", open_storage(url), None) as two:
+        for session in (one, two):
+            await session.sync(before)
+        for round_ in range(10):
+            news = [user(f"{text['content']}{round_}", text["id"]) for text in after]
+            more = [user("e", f"new {round_}")]
+            await asyncio.gather(one.sync([*news, *more]), two.sync([*news, *more, user("f", f"f {round_}")]))
+        assert (await in_force(one)).count("e") == 10
+        assert (await in_force(two)).count("f") == 10
+
+
+async def test_an_edit_that_was_undone_is_not_what_the_log_says(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        await session.sync([user("a", "k")])
+        await session.sync([user("b", "k")])
+        (last,) = (await session.sync([user("c", "k")])).replaced
+        await session.retract(last)
+        assert await in_force(session) == "b"
+        await session.sync([user("c", "k")])
+        assert await in_force(session) == "c"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "gone", "expected", "left"),
     [

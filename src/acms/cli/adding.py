@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
 from acms.cli.base import Session, Shell, command, continued, interruptible
 from acms.cli.render import fields_of
+from acms.errors import EntryNotFoundError, GoneError
 from acms.model import Json, Origin, Privacy, Role
 from acms.session import ACMS
 
@@ -25,9 +27,11 @@ def _content(text: str) -> str:
 
 
 async def _named(session: ACMS, entry: str) -> str:
-    """Return what a session calls an entry by: its id, where a version was given."""
+    """Return what a session calls an entry by: its id, where a version was given that is no key."""
     if not re.fullmatch(r"v[1-9][0-9]{0,17}", entry):
         return entry
+    with suppress(EntryNotFoundError, GoneError):
+        return (await session.get(entry)).id
     page = await session.history(limit=1, after=int(entry[1:]) - 1)
     return page.entries[0].id if page.entries else entry
 

@@ -147,7 +147,9 @@ def _in_window(answer: Answer, of: Remote) -> ContextItems:
 @nouns.reading("messages")
 def _chat(answer: Answer, _: Remote) -> ChatMessages:
     found = ChatMessages()
-    for message, sources in zip(answer.data["messages"], answer.data["sources"], strict=True):
+    messages = answer.data["messages"]
+    known = answer.data.get("sources") or [()] * len(messages)  # services before this told none
+    for message, sources in zip(messages, known, strict=True):
         found.show(message, tuple(sources))
     return found
 

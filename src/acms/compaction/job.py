@@ -54,6 +54,7 @@ from acms.model import (
     Kind,
     Lease,
     Origin,
+    Privacy,
     Receipt,
     Retry,
     Span,
@@ -99,22 +100,27 @@ async def request(shared: SharedSession, context: str, overrides: Mapping[str, J
     given = changed({}, overrides)
     policy = CompactionPolicy(**{**known.policy.to_json(), **given})
     kind = requests.compaction_kind(shared.summarizer)
-    draft = requests.compaction(context, kind, policy, shared.config.privacy.mode, force=True)
+    mode = shared.config.privacy.mode
     while True:
+        draft = requests.compaction(context, kind, policy, mode, force=True)
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
             raise result
         page = await storage.jobs(JobQuery(context=context, limit=500))
         found = [one for one in page.items if one.dedupe == draft.dedupe]
-        if found:
-            shared.work()
-            if all(requests.setting(found[0], name) == value for name, value in given.items()):
-                return found[0]
-            if found[0].state not in ENDED:  # else it has ended since: there is room for another
-                raise ConflictError(
-                    f"a compaction with other settings is under way: job {found[0].id}",
-                    options=("ask again when it has ended", "leave the settings out: its job is returned"),
-                )
+        if not found:
+            continue
+        shared.work()
+        if found[0].state is JobState.READY and not requests.suits(found[0], mode):
+            mode = requests.privacy_of(found[0], mode, mode)
+            await requests.withdraw(storage, found[0], requests.WITHDRAWN)
+        elif all(requests.setting(found[0], name) == value for name, value in given.items()):
+            return found[0]
+        elif found[0].state not in ENDED:  # else it has ended since: there is room for another
+            raise ConflictError(
+                f"a compaction with other settings is under way: job {found[0].id}",
+                options=("ask again when it has ended", "leave the settings out: its job is returned"),
+            )
 
 
 async def current(storage: StorageBackend, id: str) -> Job:
@@ -268,11 +274,11 @@ def handler(
     summarizer: Summarizer | None = None,
     counters: Mapping[str, TokenCounter] = {},
     *,
-    floor: bool = True,
+    modes: Mapping[str, Privacy] | None = None,
 ) -> Handler:
     """Return what works off compactions; `counters` are those that are not known by name.
 
-    With `floor` the privacy mode of `config` holds for every job, else for those that name none.
+    `modes` are the least privacy modes in which jobs are done, by log; without, it is that of `config` for all.
     """
 
     async def run(storage: StorageBackend, lease: Lease) -> Done | Retry | Failed | None:
@@ -287,7 +293,8 @@ def handler(
             policy = known.policy
         else:
             policy = CompactionPolicy(**stored)
-        mode = requests.privacy_of(lease.job, config.privacy.mode, floor=floor)
+        own = config.privacy.mode
+        mode = requests.privacy_of(lease.job, own, own if modes is None else modes.get(lease.job.context))
         stage = sinks.stage(storage, mode, counter)
         work = _Work(storage, context, policy, counter, writes, config, stage, summarizer is not None)
         return await _compact(work, lease)

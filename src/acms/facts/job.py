@@ -171,12 +171,13 @@ def handler(
     counters: Mapping[str, TokenCounter] = {},
     *,
     handle: StorageBackend | None = None,
-    floor: bool = True,
+    modes: Mapping[str, Privacy] | None = None,
 ) -> Handler:
     """Return what works off reflections; `counters` are those that are not known by name.
 
     With the `handle` that the sessions of this process write to it keeps out of their way, and its calls end when the
-    handle is closed. With `floor` the privacy mode of `config` holds for every job, else for those that name none.
+    handle is closed. `modes` are the least privacy modes in which jobs are done, by log; without, it is that of
+    `config`.
     """
     seeded = backlog.seed_shaped(reflector)
     name = model_name(reflector)
@@ -185,7 +186,8 @@ def handler(
         context = await storage.context(lease.job.context)
         counter = counters.get(context.counter) or token_counter(context.counter)
         pace = Pace(None if handle is None else handles.here(handle))
-        mode = privacy_of(lease.job, config.privacy.mode, floor=floor)
+        own = config.privacy.mode
+        mode = privacy_of(lease.job, own, own if modes is None else modes.get(lease.job.context))
         stage = stage_of(storage, mode, counter)
         work = _Work(storage, context, counter, reflector, seeded, name, config, stage, lease, pace)
         try:

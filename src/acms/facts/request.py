@@ -82,8 +82,6 @@ def check_filter(subject: str | None, attribute: str | None, fact_type: str | No
             validation.text(value, field)
 
 
-WITHDRAWN = "asked for in another way"
-"""Why a job was cancelled that is to be asked for again at once."""
 POLL = 0.02
 """Seconds between two looks at a job that another process works off."""
 
@@ -92,8 +90,9 @@ async def request(shared: SharedSession, context: str) -> Job:
     """Enqueue a reflection on everything closed, also on what is short, and return its job."""
     storage = shared.storage
     kind = requests.REFLECT if shared.reflector is None else requests.reflection_kind(shared.reflector)
-    draft = requests.reflection(context, kind, shared.config.privacy.mode, force=True)
+    mode = shared.config.privacy.mode
     while True:
+        draft = requests.reflection(context, kind, mode, force=True)
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
             raise result
@@ -101,10 +100,11 @@ async def request(shared: SharedSession, context: str) -> Job:
         if found is None:
             continue
         shared.work()
-        if found.payload.get("force") and (found.kind == kind or found.state is not JobState.READY):
+        if requests.suits(found, mode) and (found.kind == kind or found.state is not JobState.READY):
             return found
+        mode = requests.privacy_of(found, mode, mode)
         if found.state is JobState.READY:
-            await requests.withdraw(storage, found, WITHDRAWN)
+            await requests.withdraw(storage, found, requests.WITHDRAWN)
         else:  # what it leaves is asked for again
             while await _newest(storage, context, (JobState.RUNNING,)) is not None:
                 await asyncio.sleep(POLL)
@@ -129,12 +129,12 @@ async def _take_over(shared: SharedSession, context: str) -> None:
     if found is None:
         return
     kind = requests.reflection_kind(shared.reflector)
-    lost = found.state is JobState.CANCELLED and found.error == WITHDRAWN
+    lost = found.state is JobState.CANCELLED and found.error == requests.WITHDRAWN
     if not lost and found.state not in UNFINISHED:
         return
     other = found.state is JobState.READY and found.kind != kind
-    if lost or (other and await requests.withdraw(storage, found, WITHDRAWN)):
-        mode = requests.privacy_of(found, shared.config.privacy.mode, floor=True)
+    if lost or (other and await requests.withdraw(storage, found, requests.WITHDRAWN)):
+        mode = requests.privacy_of(found, shared.config.privacy.mode, shared.config.privacy.mode)
         draft = requests.reflection(context, kind, mode, force=bool(found.payload.get("force")))
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):

@@ -59,9 +59,10 @@ class Sessions:
             yield one.session
         finally:
             one.calls -= 1
-        idle = [key for key, one in self._open.items() if not one.calls and not one.lent]
-        for key in idle[: max(0, len(idle) - _IDLE)]:
-            await self._open.pop(key).session.close()
+            idle = [key for key, one in self._open.items() if not one.calls and not one.lent]
+            gone = [self._open.pop(key) for key in idle[: max(0, len(idle) - _IDLE)]]
+            for each in gone:  # nobody finds them any more while they are closed
+                await each.session.close()
 
     async def aclose(self) -> None:
         """Close them; the storage is whoever opened it's."""

@@ -89,17 +89,24 @@ def reflection(context: str, kind: str, privacy: Privacy | None, *, force: bool 
     return JobDraft(kind=kind, dedupe=reflection_name(context), payload=payload)
 
 
-def privacy_of(job: Job, worker: Privacy | None, *, floor: bool) -> Privacy | None:
-    """Return the mode of privacy in which a job is done: that of the session that asked, whoever works it off.
+def privacy_of(job: Job, worker: Privacy | None, least: Privacy | None) -> Privacy | None:
+    """Return the mode of privacy in which a job is done: that of the session that asked, or `least` if it is stricter.
 
-    With `floor` the worker's holds where it is stricter; in any case for a job that names none, as those of releases
-    before this was stored.
+    The worker's holds for a job that names none, as those of releases before this was stored.
     """
-    if PRIVACY not in job.payload:
-        return worker
-    said = job.payload[PRIVACY]
-    asked = None if said is None else Privacy(said)
-    return stricter(asked, worker) if floor else asked
+    said = job.payload.get(PRIVACY)
+    asked = worker if PRIVACY not in job.payload else None if said is None else Privacy(said)
+    return stricter(asked, least)
+
+
+def suits(job: Job, mode: Privacy | None) -> bool:
+    """Return whether a job is done as whoever asks for it again now wants it: by force, and as strictly."""
+    asked = privacy_of(job, None, None)
+    return bool(job.payload.get("force")) and stricter(asked, mode) is asked
+
+
+WITHDRAWN = "asked for in another way"
+"""Why a job was cancelled that is to be asked for again at once."""
 
 
 async def job(storage: StorageBackend, id: str) -> Job:

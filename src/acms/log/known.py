@@ -200,7 +200,11 @@ class Known:
                 if row.key is not None:  # unless under the same key, which the log has for good
                     found.append(replace(row, role=None, wording=b"", live=False))
                 continue
-            edit = edits.get(row.version) if cause is not None else None
+            edit = None
+            if (
+                cause is not None
+            ):  # the edit in force, as a later one may have been undone; of what is gone the newest
+                edit = edits.get(row.version) if ended is not None else by[cause]
             if edit is not None:
                 now = _row(edit)
                 now.version, now.first, now.key = row.version, row.first, row.key

@@ -74,6 +74,8 @@ class Shared:
         self.front: StorageBackend | None = None
         #: Token counters of its sessions by name, for jobs that count.
         self.counters: dict[str, Any] = {}
+        #: Strictest privacy mode of its sessions by log, where they have one.
+        self.modes: dict[str, Any] = {}
         #: What the stage of privacy made of entries.
         self.redactions: Any = None
         #: Indexes that an event loop left behind which was closed: the next one goes on with them.

@@ -249,6 +249,10 @@ class WriteQueue:
             try:
                 return await self._try(batch)
             except IdempotencyMismatchError:
+                # The store looks at keys before it looks at versions: somebody else may have said the same meanwhile.
+                if batch[0].at is not None and (await self._end_of_log())[0].version != batch[0].at:
+                    self._head = None
+                    raise Overtaken from None
                 raise
             except ConflictError:
                 seen, self._head = self._head, None

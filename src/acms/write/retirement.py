@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from acms.errors import ACMSError, ConflictError
+from acms.errors import ACMSError, ConflictError, SessionNotFoundError
 from acms.log import facts as rules
 from acms.log import policy
 from acms.log.encoding import locate
@@ -127,7 +127,9 @@ async def follow(storage: StorageBackend, namespace: str, done: Rewrite, by: str
         if not made:
             return
         replacing = await storage.read(known.id, at=head.version, replacing=True)
-        drafts = _following(made, replacing, done, by, head.version)
+        drafts = await _shared(
+            storage, made, replacing, _following(made, replacing, done, by, head.version), head.version
+        )
         if not drafts:
             return
         (result,) = await storage.append(
@@ -158,17 +160,48 @@ async def set_private(storage: StorageBackend, context: str, private: bool) -> N
 
 
 async def follow_private(storage: StorageBackend, context: Context) -> None:
-    """Let the profile of its namespace follow a session that is private, or is no longer.
+    """Let the profile of its namespace follow a session that is private: what was made from it alone is retired.
 
-    Retires the profile's facts that were made from messages of this session alone, or brings them back. What is stated
-    without a source is of nobody, and stands.
+    What is stated without a source is of nobody, and stands. A session that is shared again brings nothing back.
     """
-    by = f"{policy.PRIVATE}:{context.id}"
     if context.settings.get(policy.PRIVATE):
         head = await storage.head(context.id)
+        by = f"{policy.PRIVATE}:{context.id}"
         await forget(storage, context.namespace, context.id, head.version, by)
-    else:
-        await follow(storage, context.namespace, Rewrite((), frozenset(), by), by)
+
+
+async def _shared(
+    storage: StorageBackend,
+    made: Sequence[Entry],
+    replacing: Sequence[Entry],
+    drafts: tuple[Draft, ...],
+    version: int,
+) -> tuple[Draft, ...]:
+    """Return what is appended to a profile, with what keeps facts retired that only private sessions said."""
+    before = Cover(replacing)
+    while True:
+        after = Cover(rules.then(replacing, drafts, version))
+        back = [
+            fact
+            for fact in made
+            if fact.sources and before.by(fact.version) is not None and after.by(fact.version) is None
+        ]
+        gone = frozenset([id for fact in back if await _is_private(storage, fact) for id in fact.sources])
+        revoked = rules.revoked(made, after, gone, whole=True) if gone else ()
+        if not revoked:
+            return drafts
+        drafts = (*drafts, _revocation(revoked, gone, policy.PRIVATE))
+
+
+async def _is_private(storage: StorageBackend, fact: Entry) -> bool:
+    for owner in {place[0] for place in map(locate, fact.sources) if place is not None}:
+        try:
+            context = await storage.context(owner)
+        except SessionNotFoundError:
+            return False
+        if not context.settings.get(policy.PRIVATE):
+            return False
+    return True
 
 
 def _said_in(fact: Entry, context: str, upto: int) -> bool:
