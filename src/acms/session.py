@@ -637,8 +637,8 @@ class ACMS(View):
     async def compact(self, **overrides: Json) -> Job:
         """Ask for the older part of the log to be summarised now, whatever the threshold; return the job.
 
-        `overrides` are fields of `CompactionPolicy` for this time only. While a compaction of this session is under
-        way its job is returned, or `ConflictError` says that it has other settings. Nothing is waited for: `wait` does.
+        `overrides` are fields of `CompactionPolicy` for this time only. While one that was asked for is under way its
+        job is returned, or `ConflictError` tells of other settings; one that nobody asked for gives way, or ends first.
         """
         from acms.compaction import job as compaction
 

@@ -179,15 +179,16 @@ async def test_what_retracts_asks_for_the_compaction_that_its_session_makes_by_i
 async def test_what_is_asked_for_takes_the_place_of_what_a_retraction_asked_for(storage: Storage) -> None:
     config = ACMSConfig(compaction=CompactionPolicy(budget=8000))
     session, ids, _ = await summarised(storage, config=config)
-    for number in range(20):
-        await session.ingest("user", f"Line {number} was written.")
-    await session.retract(ids[0])
-    made = await session.wait(await session.compact(preserve_recent_count=2))
-    assert made is not None
-    assert made.preserved == 2
-    await session.retract(ids[1])
-    assert (await session.compact(summary_tokens=300)).payload["force"]
-    await session.close()
+    async with session:
+        for number in range(20):
+            await session.ingest("user", f"Line {number} was written.")
+        await session.retract(ids[0])
+        made = await session.wait(await session.compact(preserve_recent_count=2))
+        assert made is not None
+        assert made.preserved == 2
+        await session.retract(ids[1])
+        assert (await session.compact(summary_tokens=300)).payload["force"]
+        await session.wait_pending()
 
 
 async def test_a_prompt_begins_anew_once_for_a_summary_that_was_outdated(

@@ -111,9 +111,15 @@ async def request(shared: SharedSession, context: str, overrides: Mapping[str, J
         if not found:
             continue
         shared.work()
-        if found[0].state is JobState.READY and not requests.suits(found[0], mode):
+        other = not requests.suits(found[0], mode)
+        if other and found[0].state is JobState.READY:
             mode = requests.privacy_of(found[0], mode, mode)
             await requests.withdraw(storage, found[0], requests.WITHDRAWN)
+        elif other and (
+            found[0].state in ENDED or shared.config.worker.enabled
+        ):  # what it leaves is asked for again
+            while (await current(storage, found[0].id)).state is JobState.RUNNING:
+                await asyncio.sleep(POLL)
         elif all(requests.setting(found[0], name) == value for name, value in given.items()):
             return found[0]
         elif found[0].state not in ENDED:  # else it has ended since: there is room for another
