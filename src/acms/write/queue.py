@@ -249,10 +249,7 @@ class WriteQueue:
             try:
                 return await self._try(batch)
             except IdempotencyMismatchError:
-                # The store looks at keys before it looks at versions: somebody else may have said the same meanwhile.
-                if batch[0].at is not None and (await self._end_of_log())[0].version != batch[0].at:
-                    self._head = None
-                    raise Overtaken from None
+                await self._check_that_nothing_came_after(batch[0].at)
                 raise
             except ConflictError:
                 seen, self._head = self._head, None
@@ -289,6 +286,15 @@ class WriteQueue:
                 self._head = None
                 log(logging.WARNING, "append_retry", context=self.context, code=error.code, attempt=attempt)
                 await asyncio.sleep(retry.delay(attempt, random.random()))
+
+    async def _check_that_nothing_came_after(self, version: int | None) -> None:
+        """Raise `Overtaken` when somebody else has written since something was decided at a version.
+
+        Perhaps the same under the same keys, which the store looks at before it looks at versions.
+        """
+        if version is not None and (await self._end_of_log())[0].version != version:
+            self._head = None
+            raise Overtaken
 
     async def _try(self, batch: Sequence[AppendRequest]) -> list[Delivered | None]:
         known = batch[0].close is None  # what is open to be closed is asked, not remembered
