@@ -18,7 +18,7 @@ def main() -> None:
     """Run the command line; leaves with 0 when done, 1 after a typed error, 2 for wrong usage."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by a shell: no file of ours may come by its number
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # for the whole process
     try:
         import rich
         import typer

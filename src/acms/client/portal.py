@@ -114,9 +114,7 @@ def stepping(
             while found := run(step()):
                 yield found[0]
         finally:
-            if not getattr(
-                items, "ag_running", False
-            ):  # else nobody waited for it to end: it closes by itself
+            if not getattr(items, "ag_running", False):  # else nobody waited for it: it closes by itself
                 run(items.aclose())
 
     returns(call, str(inspect.signature(method).return_annotation).replace("AsyncGenerator", "Iterator"))

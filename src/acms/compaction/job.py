@@ -117,7 +117,7 @@ async def request(shared: SharedSession, context: str, overrides: Mapping[str, J
             await requests.withdraw(storage, found[0], requests.WITHDRAWN)
         elif other and (
             found[0].state in ENDED or shared.config.worker.enabled
-        ):  # what it leaves is asked for again
+        ):  # then it is asked for again
             while (await current(storage, found[0].id)).state is JobState.RUNNING:
                 await asyncio.sleep(POLL)
         elif all(requests.setting(found[0], name) == value for name, value in given.items()):
