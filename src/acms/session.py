@@ -777,6 +777,7 @@ class ACMS(View):
             shared.storage, context, [id], verify=verify, service=how.compaction, privacy=how.privacy.mode
         )
         shared.stage.forget(found.ids)
+        shared.work()  # where a summary went, a compaction was asked for
         return found
 
     async def _known(self) -> str:
@@ -793,8 +794,7 @@ def _listed(messages: object, most: int) -> Sequence[Mapping[str, Any]]:
         raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
     if len(messages) > most:
         raise ValidationError(f"has {len(messages)} messages, the limit is {most}", field="messages")
-    for index, message in enumerate(messages):
+    for n, message in enumerate(messages):
         if not isinstance(message, dict | Mapping):  # the first is told at once
-            wrong = f"must be a mapping, not {type(message).__name__}"
-            raise ValidationError(wrong, field=f"messages[{index}]")
+            raise ValidationError(f"must be a mapping, not {type(message).__name__}", field=f"messages[{n}]")
     return messages
