@@ -2989,6 +2989,7 @@ export interface components {
         /** @description What handing over a list of messages did, as ids; all of it was stored together. */
         Synced: {
             appended: string[];
+            erased: number[];
             ignored: number[];
             inserted: string[];
             replaced: string[];
