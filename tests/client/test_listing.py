@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime
 
 import pytest
@@ -169,6 +170,9 @@ async def test_keys_that_nobody_gave_are_not_shown(service: Service) -> None:
                 ]
             )
             assert (len(done.replaced), len(done.unchanged), done.appended) == (1, 1, ())
+        exported = [line async for line in client.export(client.session("keyless"))]
+        assert [json.loads(line).get("key") for line in exported[1:4]] == [None, None, "k1"]
+        assert "@once:" not in "".join(exported)
 
 
 async def test_what_is_recalled_says_what_it_says_in_process(service: Service) -> None:
