@@ -86,7 +86,7 @@ async def test_a_recall_says_all_that_it_is_asked(service: Service) -> None:
         await here.set_private()
         with pytest.raises(ConflictError, match="private") as refused:
             await here.state("Minou", "city", "Lyon", sources=[lyon], scope="namespace")
-        assert refused.value.options[0] == 'send "scope": "session"'
+        assert refused.value.options[0] == 'state it with scope="session"'
         assert await there.facts(scope="namespace") == []
         assert service.get(f"/contexts/{here.log.id}")["data"]["private"] is True
         assert not [

@@ -2356,6 +2356,7 @@ export interface components {
             jobId?: string;
             options: string[];
             provider?: string;
+            pythonOptions?: string[];
             requestId: string;
             required?: number;
             retryable: boolean;

@@ -1,8 +1,8 @@
 """Moving and checking whole logs: export, restore, verify. The medium is JSONL, one context and its own entries.
 
-An export is verbatim: ids, versions, hashes, salts and tombstones; only keys that a client made up, which no hash covers,
-are left out. What a fork inherited is not part of it, so a tree is moved parents first. Restoring needs no room for the
-whole log, and goes on where an interrupted one stopped.
+An export is verbatim: ids, versions, hashes, salts and tombstones. Only keys that a client made up are left out, as no
+hash covers them. What a fork inherited is not part of it, so a tree is moved parents first. Restoring needs no room for
+the whole log, and goes on where an interrupted one stopped.
 """
 
 from __future__ import annotations

@@ -105,7 +105,9 @@ def _event(entry: Entry, names: dict[str, str]) -> Event:
     made = dialect.make(shown)
     if kept is not None:
         return kept.model_copy(update={"content": made.content})
-    return made.model_copy(update={"id": named(entry.key) or entry.id, "timestamp": entry.created_at.timestamp()})
+    return made.model_copy(
+        update={"id": named(entry.key) or entry.id, "timestamp": entry.created_at.timestamp()}
+    )
 
 
 def reported(event: Event) -> types.Content:
