@@ -145,6 +145,19 @@ async def test_an_open_call_of_either_side_can_still_be_answered(storage: Storag
     assert groups[0] == groups[2] != groups[1] == groups[3]
 
 
+async def test_a_result_without_a_call_comes_like_any_message(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    await theirs.ingest("tool", "of nobody", tool_call_id="c1")
+    await tool_turn(ours, "c1", None)
+    await ours.merge(theirs)
+    await ours.ingest("tool", "one", tool_call_id="c1")
+    assert [one.group is None for one in await entries(ours, kinds=(Kind.MESSAGE,), after=3)] == [
+        False,
+        True,
+        False,
+    ]
+
+
 # ── conflicts ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

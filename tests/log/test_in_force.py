@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from acms.log.in_force import (
     LONG_RUN,
+    NO_CALL,
     Cover,
     anchor,
     effective,
@@ -18,8 +19,8 @@ from acms.log.in_force import (
     shown_role,
     units,
 )
-from acms.model import Entry, Kind, Role, State, ToolCall, ToolResult
-from tests.support.logs import Log, entry, versions_of
+from acms.model import Draft, Entry, Kind, Role, State, ToolCall, ToolResult
+from tests.support.logs import NOON, Log, entry, versions_of
 
 # ── what is in force ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -307,6 +308,23 @@ def test_an_answer_to_a_call_that_a_summary_took_is_shown_alone(between: int, me
     assert (shown.group, shown_role(shown)) == (None, Role.USER)
     part = effective(log.entries[late.version - 1 :], cover, after=late.version - 1)
     assert units(part, whole=False).unresolved == [late]
+
+
+@pytest.mark.parametrize("between", [3, 2 * LONG_RUN])
+def test_an_answer_to_a_call_that_was_cleared_is_hidden_also_behind_a_summary(between: int) -> None:
+    log = Log()
+    log.say("assistant", calls=["c1"])
+    for n in range(between):
+        log.say("user", f"line {n}")
+    log.add(Draft(kind=Kind.RETRACTION, created_at=NOON, replaces=((1, log.version),)))
+    first = log.say("user", "a").version
+    summary = log.summarise((first, first))
+    late = log.say("tool", "one", answers="c1")
+    cover = log.cover()
+    read = [log.entries[v - 1] for first, end in cover.stretches(log.version) for v in range(first, end + 1)]
+    folded = units(effective(read, cover), whole=True)
+    assert versions_of(folded.units) == [(summary.version,)]
+    assert folded.hidden == [(late, NO_CALL)]
 
 
 def test_answers_whose_call_lies_before_the_sequence_ask_for_more() -> None:

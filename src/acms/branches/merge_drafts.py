@@ -16,7 +16,7 @@ from acms.log import facts as rules
 from acms.log.encoding import micros
 from acms.log.in_force import MERGED, SEEN
 from acms.log.merges import KEPT
-from acms.model import Draft, Entry, Json, Kind, Origin, Span, ToolCall, ToolResult
+from acms.model import Draft, Entry, Json, Kind, Origin, Span
 from acms.write import retirement
 from acms.write.episodes import Tail
 
@@ -243,7 +243,7 @@ def arranged(
     """Put drafts in their places behind the end of a log; return them and the end behind them.
 
     The first episode that comes goes on in the one that is open, else it begins a new one; every other is new. It ends
-    with its last message that comes. Calls that are open here stay open.
+    with its last message that comes.
     """
     comes = [place for place, draft in enumerate(found) if draft.kind is Kind.MESSAGE and not draft.replaces]
     if not comes:
@@ -262,23 +262,6 @@ def arranged(
         tail,
         episode=newest.episode,
         turns=turns + (tail.turns if newest.episode == tail.episode else 0),
-        last=max(tail.last, micros(newest.created_at)),
+        last=max(tail.last, *(micros(drafts[place].created_at) for place in comes)),
         closed=newest.closes,
-        pending=None,
-        calls=_calls([drafts[place] for place in comes], tail),
     )
-
-
-def _calls(comes: Iterable[Draft], tail: Tail) -> dict[str, str]:
-    """Return the calls that wait for an answer: those that came without one, and those that were open here."""
-    open_: dict[str, str] = {}
-    own = dict(tail.calls)
-    for draft in comes:
-        for part in draft.parts:
-            if isinstance(part, ToolCall) and draft.group is not None:
-                open_[part.call_id] = draft.group
-            elif isinstance(part, ToolResult):
-                for calls in (open_, own):
-                    if calls.get(part.call_id) == draft.group:
-                        del calls[part.call_id]
-    return {**open_, **own}

@@ -25,6 +25,8 @@ ENDED = ("removed", "archived")
 
 UNDO = "undo"
 """Reason of the retraction of a rewrite."""
+GONE = "gone"
+"""Reason of the retraction of what a list that is synced no longer has: it counts as never said."""
 MERGED = "merged"
 """Reason of the record of a merge; in the data of a copied retraction, the id of the original."""
 SEEN = "seen"
@@ -167,6 +169,24 @@ class Cover:
             first = end + 1
 
 
+def read_as(replacing: Sequence[Entry]) -> Callable[[int], tuple[Entry | None, Entry | None]]:
+    """Return what tells of the message of a version as which edit it reads, and what has ended it; a summary ends none.
+
+    Of the edits of what has ended it is the newest, also if that one was undone before.
+    """
+    cover = Cover(replacing, searchable=True)
+    by = {entry.version: entry for entry in replacing}
+    edits = {first: entry for entry in replacing if entry.kind is Kind.MESSAGE for first, _ in entry.replaces}
+
+    def read(version: int) -> tuple[Entry | None, Entry | None]:
+        cause = cover.by(version)
+        if cause is None:
+            return None, None
+        return (by[cause], None) if by[cause].kind is Kind.MESSAGE else (edits.get(version), by[cause])
+
+    return read
+
+
 def _within(versions: Sequence[int], spans: Iterable[Span]) -> list[int]:
     """Return which of some ascending versions lie in one of some spans."""
     found: list[int] = []
@@ -221,7 +241,7 @@ def _answers_to_summarised(
 ) -> set[int]:
     """Return the versions of answers in force to calls that a summary stands for.
 
-    A call that was not read lies in a long run out of force, which only summaries and clears leave behind.
+    A call that was not read lies in a long run out of force, of a summary unless a retraction has put one there.
     """
     summaries = [entry.version for entry in cover.shown if entry.kind is Kind.SUMMARY]
     called = {entry.group for entry in found if entry.group is not None and _calls(entry)}
@@ -229,10 +249,12 @@ def _answers_to_summarised(
     if not summaries or not lone:
         return set()
     calls = {entry.group: entry.version for entry in entries if entry.group is not None and _calls(entry)}
+    gone = [span for one in cover.retiring if one.kind is Kind.RETRACTION for span in one.replaces]
+    unread = not after and all(last - first < LONG_RUN for first, last in gone)
     alone = set[int]()
     for entry in lone:
         call = calls.get(entry.group or "")
-        if cover.by(call) in summaries if call else not after and min(summaries) < entry.version:
+        if cover.by(call) in summaries if call else unread and min(summaries) < entry.version:
             alone.add(entry.version)
     return alone
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 
 from acms.log.encoding import dump
-from acms.log.in_force import Cover
+from acms.log.in_force import read_as
 from acms.model import (
     Entry,
     Head,
@@ -186,25 +186,14 @@ class Known:
         return self._replacing
 
     def _read(self) -> list[Row]:
-        cover = Cover(self._replacing, searchable=True)
-        by = {entry.version: entry for entry in self._replacing}
-        edits: dict[int, Entry] = {}
-        for entry in self._replacing:
-            if entry.kind is Kind.MESSAGE:
-                edits.update(dict.fromkeys([first for first, _ in entry.replaces], entry))
+        read = read_as(self._replacing)
         found: list[Row] = []
         for row in self._told:
-            cause = cover.by(row.version)
-            ended = None if cause is None or by[cause].kind is Kind.MESSAGE else by[cause]
+            edit, ended = read(row.version)
             if ended is not None and not ended.sources:  # cleared: what is said again is said anew
                 if row.key is not None:  # unless under the same key, which the log has for good
                     found.append(replace(row, role=None, wording=b"", live=False))
                 continue
-            edit = None
-            if (
-                cause is not None
-            ):  # the edit in force, as a later one may have been undone; of what is gone the newest
-                edit = edits.get(row.version) if ended is not None else by[cause]
             if edit is not None:
                 now = _row(edit)
                 now.version, now.first, now.key = row.version, row.first, row.key

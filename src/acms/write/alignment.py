@@ -287,18 +287,15 @@ def _missing(rows: Sequence[Row], matched: Sequence[int | None]) -> list[int]:
 # ── tool groups ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Pairs(NamedTuple):
-    """Where messages that are written again belong, and what is waited for behind them."""
-
-    #: Item → its tool group.
-    groups: dict[int, str | None]
-    #: Call → the group in which its result is waited for, None when it no longer is.
-    calls: dict[str, str | None]
-    #: Group of the calls that nothing but results follows.
-    newest: str | None = None
+def regroups(items: Sequence[Item], rows: Sequence[Row], found: Aligned) -> bool:
+    """Return whether an alignment may change which calls wait for results: by far most edits of a stream do not."""
+    comes_back = any(not rows[place].live for _, place in found.replaced)
+    return bool(found.retracted) or comes_back or bool(_touched(items, rows, found))
 
 
-def pair(items: Sequence[Item], rows: Sequence[Row], found: Aligned, fresh: Callable[[], str]) -> Pairs:
+def pair(
+    items: Sequence[Item], rows: Sequence[Row], found: Aligned, fresh: Callable[[], str]
+) -> dict[int, str | None]:
     """Pair the calls and results of what an alignment edits and retracts; `fresh` names a new group.
 
     A message of the list that joins another group must be written again, and becomes one of the replaced.
@@ -309,10 +306,9 @@ def pair(items: Sequence[Item], rows: Sequence[Row], found: Aligned, fresh: Call
     touched = _touched(items, rows, found)
     calls: dict[str, str | None] = dict.fromkeys(touched)
     if not touched:
-        return Pairs(groups, calls)
+        return groups
     listed = {place: at for at, place in (*found.unchanged, *found.replaced)}
     moved: list[tuple[int, int]] = []
-    newest = None
     for place, row in enumerate(rows):
         if place in gone or not (row.live or place in edits):
             continue
@@ -329,12 +325,10 @@ def pair(items: Sequence[Item], rows: Sequence[Row], found: Aligned, fresh: Call
                 calls.update({id: group for id in now.calls if id in touched})
             else:
                 calls.update({id: None for id in now.answers if group and calls.get(id) == group})
-        if row.role is not Role.TOOL:
-            newest = group if now.calls else None
     if moved:
         found.unchanged = [one for one in found.unchanged if one not in moved]
         found.replaced = sorted([*found.replaced, *moved])
-    return Pairs(groups, calls, newest)
+    return groups
 
 
 def _touched(items: Sequence[Item], rows: Sequence[Row], found: Aligned) -> set[str]:

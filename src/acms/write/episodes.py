@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
 from acms.log.encoding import micros
-from acms.model import Draft, Entry, Json, Kind, Role, ToolCall, ToolResult
+from acms.log.in_force import GONE, read_as
+from acms.model import EMPTY, Draft, Entry, Json, Kind, Role, ToolCall, ToolResult
 from acms.nouns import episode_id
 from acms.results import Episode
 
@@ -141,51 +142,68 @@ def place(tail: Tail, draft: Draft, rules: EpisodeBoundaryConfig, group: str) ->
     return Place(episode, closes, member, after)
 
 
-def reopened(tail: Tail, calls: Mapping[str, str | None], newest: str | None) -> Tail:
-    """Return the tail behind edits that changed in which groups results are waited for; those of `newest` first."""
-    kept = {id: group for id, group in tail.calls.items() if id not in calls}
-    kept.update({id: group for id, group in calls.items() if group is not None})
-    open_calls = dict(list(kept.items())[-_OPEN_CALLS:])
-    return replace(tail, calls=open_calls, pending=newest if newest in open_calls.values() else None)
-
-
 def _still_pending(tail: Tail, role: Role | None, open_calls: Mapping[str, str]) -> str | None:
     """Return the group that is still waited for; a stray or late result of another call ends no waiting."""
     return tail.pending if role is Role.TOOL and tail.pending in open_calls.values() else None
 
 
-def tail_of(newest: Sequence[Entry]) -> Tail:
+def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[str, str] = EMPTY) -> Tail:
     """Rebuild the tail from the newest entries of a log, ascending: at least the whole last episode.
 
-    Needed after a restore only; open calls older than these entries count as abandoned. Edits say what is called now.
+    `replacing` are the entries since the first of these that put something out of force. Of the open calls that are
+    known already, `older` ones wait on; others count as abandoned.
     """
+    read = read_as(replacing)
+    now = [said for entry in newest for said in (entry, read(entry.version)[0]) if said is not None]
+    called = {said.group for said in now if _calls(said)}
+    waiting = {id: (group, _OWN) for id, group in older.items() if group not in called}
     tail = Tail()
-    edits = [entry for entry in newest if entry.kind is Kind.MESSAGE and entry.replaces]
-    now = {first: edit for edit in edits for first, _ in edit.replaces}  # the newest last
     for entry in newest:
         if entry.kind is Kind.EPISODE:
             tail = replace(tail, closed=str(entry.data.get("reason", "manual")))
         if entry.kind is not Kind.MESSAGE or entry.replaces:
             continue
-        said = now.get(entry.version, entry)
-        calls = dict(tail.calls)
-        opened = [part.call_id for part in said.parts if isinstance(part, ToolCall)]
-        if said.group is not None:
-            for part in said.parts:
-                if isinstance(part, ToolCall):
-                    calls.pop(part.call_id, None)
-                    calls[part.call_id] = said.group
-                elif isinstance(part, ToolResult) and calls.get(part.call_id) == said.group:
-                    del calls[part.call_id]
+        edit, ended = read(entry.version)
+        said, at = edit or entry, micros(entry.created_at)
+        if ended is None or ended.data.get("reason") != GONE:
+            _follow(waiting, said, _LOST if ended else _COPIED if entry.sources else _OWN)
+        calls = {id: group for id, (group, _) in waiting.items()}
+        pending = tail.pending
+        if ended is None:
+            pending = said.group if _calls(said) else _still_pending(tail, entry.role, calls)
         tail = Tail(
             episode=entry.episode,
             turns=tail.turns + 1 if entry.episode == tail.episode else 1,
-            last=micros(entry.created_at),
+            last=max(tail.last, at) if entry.sources else at,  # what a merge brings was said at any time
             closed=entry.closes,
-            pending=said.group if opened else _still_pending(tail, entry.role, calls),
-            calls=calls,
+            pending=pending,
+            calls=dict(list(calls.items())[-_OPEN_CALLS:]),
         )
     return tail
+
+
+_LOST, _COPIED, _OWN = range(3)
+"""Which call of an id waits for the result: one in force, said here rather than brought by a merge, then the newest.
+
+The result of a call that was taken back or cleared joins it, and is not shown.
+"""
+
+
+def _follow(waiting: dict[str, tuple[str, int]], said: Entry, weight: int) -> None:
+    """Let the calls of a message wait for their results, and its results end that."""
+    for part in said.parts if said.group is not None else ():
+        if not isinstance(part, ToolCall | ToolResult):
+            continue
+        group, before = waiting.get(part.call_id, (None, _LOST))
+        if isinstance(part, ToolCall) and weight >= before:
+            waiting.pop(part.call_id, None)  # the newest comes last
+            waiting[part.call_id] = (said.group or "", weight)
+        elif isinstance(part, ToolResult) and group == said.group and (weight or not before):
+            del waiting[part.call_id]
+
+
+def _calls(said: Entry) -> bool:
+    return any(isinstance(part, ToolCall) for part in said.parts)
 
 
 def is_mark(entry: Entry) -> bool:

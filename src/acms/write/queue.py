@@ -32,6 +32,7 @@ from acms.jobs.requests import CompactionRequest, EpisodeReflection
 from acms.log import policy as policy_levels
 from acms.log import read
 from acms.log.encoding import Entropy, token
+from acms.log.facts import then
 from acms.log.policy import CompactionPolicy, due
 from acms.log.read import active
 from acms.model import (
@@ -47,6 +48,7 @@ from acms.model import (
     Seen,
     Span,
     ToolCall,
+    ToolResult,
 )
 from acms.nouns import episode_id
 from acms.observability.logging import log
@@ -78,8 +80,8 @@ class AppendRequest:
     decided: int | None = None
     #: Edits and retractions that are appended as they are, before the drafts.
     before: Sequence[Draft] = ()
-    #: What these make of the end of the log.
-    reopen: Callable[[Tail], Tail] | None = None
+    #: Whether edits and retractions may change which calls wait for results, even if none does now.
+    regroups: bool = False
     #: Version at which all of it was decided: at any other one it has to be decided again.
     at: int | None = None
     #: Puts the drafts in their places itself, behind the end of the log, and returns them with the end behind them.
@@ -312,12 +314,20 @@ class WriteQueue:
             elif request.rewrite:
                 await self._refuse_overtaken(request, head)
                 placed.drafts.append(request.drafts)
+                gone = [draft for draft in request.drafts if draft.kind is Kind.RETRACTION]
+                if gone and (
+                    request.regroups or tail.calls
+                ):  # an edit alone leaves calls and results as they are
+                    placed.tail = await self._rebuild(head, tail, gone)
             elif request.arrange is not None:
-                drafts, placed.tail = request.arrange(tail)
+                drafts, behind = request.arrange(tail)
                 placed.drafts.append(drafts)
+                placed.tail = await self._rebuild(head, behind, drafts)
                 if any(draft.closes is not None for draft in drafts):
                     placed.reflects = request.reflect
             else:
+                if request.regroups:
+                    placed.tail = await self._rebuild(head, tail, request.before)
                 self._place(request, placed)
         jobs = await self._jobs(batch[-1].watch, head, placed)
         tail, seen = placed.tail, batch[0].seen
@@ -350,7 +360,7 @@ class WriteQueue:
 
     def _place(self, request: AppendRequest, placed: _Placed) -> None:
         """Place new messages behind those placed before: in an episode, and in a tool group."""
-        tail = placed.tail if request.reopen is None else request.reopen(placed.tail)
+        tail = placed.tail
         for draft in request.drafts:
             calls = draft.parts and any(isinstance(part, ToolCall) for part in draft.parts)
             found = place(tail, draft, request.rules, f"g_{token(self._entropy, 10)}" if calls else "")
@@ -450,17 +460,28 @@ class WriteQueue:
         self._head, self._tail = head, tail
         return head, tail
 
-    async def _rebuild(self, head: Head) -> Tail:
-        """Read back to the start of the last episode: after a restore the head has no tail."""
-        size = 64
+    async def _rebuild(self, head: Head, known: Tail | None = None, drafts: Sequence[Draft] = ()) -> Tail:
+        """Read back to the start of the last episode: after a restore, and in a fork, the head has no tail.
+
+        Of one that is `known`, what drafts behind it change anew: which calls wait for results, as far as is read.
+        """
+        named = [span for draft in drafts if _named(draft) for span in draft.replaces]
+        least, size = min(named, default=(head.version, 0))[0], 64
         while True:
             entries = await self._storage.read(
                 self.context, at=head.version, kinds=(Kind.MESSAGE, Kind.EPISODE), newest=size
             )
             turns = [entry.episode for entry in entries if entry.kind is Kind.MESSAGE and not entry.replaces]
-            if len(entries) < size or (turns and turns[0] != turns[-1]):
-                return tail_of(entries)
+            whole = turns and (turns[0] != turns[-1] or (known is not None and len(turns) >= 64))
+            if len(entries) < size or (whole and entries[0].version <= least):
+                break
             size *= 2
+        after = entries[0].version if entries else head.version
+        replacing = await self._storage.read(self.context, after=after, at=head.version, replacing=True)
+        new = then((), drafts, head.version)
+        replacing += [entry for entry in new if entry.replaces]
+        found = tail_of([*entries, *new], replacing, {} if known is None else known.calls)
+        return found if known is None else replace(known, calls=found.calls, pending=found.pending)
 
     async def _closing(self, draft: Draft, tail: Tail) -> Draft:
         """Fill in what a manual close covers."""
@@ -476,6 +497,10 @@ class WriteQueue:
 
 def _meet(some: Sequence[Span], others: Sequence[Span]) -> bool:
     return any(first <= end and start <= last for first, last in some for start, end in others)
+
+
+def _named(draft: Draft) -> bool:
+    return any(isinstance(part, ToolCall | ToolResult) for part in draft.parts)
 
 
 def _tokens(placed: Sequence[Sequence[Draft]]) -> int:
@@ -583,7 +608,9 @@ class Writer:
             return "stored"
         return shared.embedding.put(context, receipt.head.epoch, said, shared.indexes.learn)
 
-    async def rewrite(self, context: str, drafts: Sequence[Draft], head: Head) -> Delivered | None:
+    async def rewrite(
+        self, context: str, drafts: Sequence[Draft], head: Head, *, regroups: bool = False
+    ) -> Delivered | None:
         """Append an edit or a retraction and what it does to facts; None when another one came first: decide again."""
         shared = self._shared
         request = AppendRequest(
@@ -591,6 +618,7 @@ class Writer:
             shared.config.episodes,
             shared.config.retry,
             rewrite=True,
+            regroups=regroups,
             rewrites=head.rewrites,
             decided=head.version,
             watch=shared.watch,

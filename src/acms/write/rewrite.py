@@ -185,7 +185,8 @@ async def _rewrite(
     done = await retirement.rewrite(
         shared.storage, context, draft, replacing, version=head.version, gone=gone, undone=undone
     )
-    delivered = await writer.rewrite(context, done.drafts, head)
+    regroups = any(one.group is not None or one.replaces for one in gone)
+    delivered = await writer.rewrite(context, done.drafts, head, regroups=regroups)
     if delivered is None:
         return None
     receipt = delivered.receipt
@@ -209,7 +210,7 @@ async def clear(shared: SharedSession, writer: Writer, *, reason: str) -> int:
             replaces=((1, head.version),),
             data={"reason": reason},
         )
-        delivered = await writer.rewrite(context, [draft], head)
+        delivered = await writer.rewrite(context, [draft], head, regroups=True)
         if delivered is not None:
             receipt = delivered.receipt
             await retirement.forget(shared.storage, shared.namespace, context, head.version, receipt.ids[0])

@@ -15,6 +15,7 @@ from acms.errors import ConflictError, ValidationError
 from acms.log import foreign, known, trust, validation
 from acms.log.encoding import token
 from acms.log.foreign import Turn
+from acms.log.in_force import GONE
 from acms.log.known import Row
 from acms.model import EMPTY, Draft, Entry, Head, Kind, Origin, Privacy, Role, Span
 from acms.privacy.modes import stored_mode, stricter
@@ -22,12 +23,8 @@ from acms.results import Synced
 from acms.session_state import SharedSession
 from acms.text.chat_messages import NO_RESULT, ORPHAN, RECALLED, SUMMARY
 from acms.write import retirement
-from acms.write.alignment import Aligned, Item, Pairs, align, pair
-from acms.write.episodes import reopened
+from acms.write.alignment import Aligned, Item, align, pair, regroups
 from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
-
-GONE = "gone"
-"""Reason of the retraction of what a list no longer has."""
 
 DraftOf: TypeAlias = Callable[..., Draft]
 
@@ -73,14 +70,14 @@ class Sync:
             found = align(flat, rows, size, retract=self._retract)
             if self._refuse and found.inserted:
                 raise _inserted(flat[found.inserted[0]])
-            pairs = pair(flat, rows, found, _group)
+            groups = pair(flat, rows, found, _group)
             unchanged = tuple([rows[place].id for _, place in found.unchanged])
             erased = tuple(dict.fromkeys([flat[at].at for at in found.erased]))
             result = Synced(unchanged=unchanged, ignored=ignored, erased=erased)
             if not (found.appended or found.replaced or found.retracted):
                 return Done(result)
             try:
-                return await self._append(messages, flat, rows, found, pairs, head, result)
+                return await self._append(messages, flat, rows, found, groups, head, result)
             except Overtaken:
                 continue
 
@@ -90,13 +87,13 @@ class Sync:
         items: Sequence[Item],
         rows: Sequence[Row],
         found: Aligned,
-        pairs: Pairs,
+        groups: Mapping[int, str | None],
         head: Head | None,
         result: Synced,
     ) -> Done:
         shared = self._shared
         news = [self._drafted(messages, items[at]) for at in found.appended]
-        edits, gone = await self._edits(messages, items, rows, found, pairs)
+        edits, gone = await self._edits(messages, items, rows, found, groups)
         if found.retracted:
             gone += [rows[place].id for place in found.retracted]
             gone += [rows[place].first for place in found.retracted]
@@ -113,7 +110,7 @@ class Sync:
             shared.config.episodes,
             shared.config.retry,
             before=before,
-            reopen=partial(reopened, calls=pairs.calls, newest=pairs.newest) if pairs.calls else None,
+            regroups=regroups(items, rows, found),
             at=version,
             rewrites=None if head is None else head.rewrites,
             watch=shared.watch,
@@ -255,7 +252,7 @@ class Sync:
         items: Sequence[Item],
         rows: Sequence[Row],
         found: Aligned,
-        pairs: Pairs,
+        groups: Mapping[int, str | None],
     ) -> tuple[list[Draft], list[str]]:
         """Return the edits of what changed, and the ids of what they replace."""
         old = await self._shared.storage.get([rows[place].id for _, place in found.replaced])
@@ -271,7 +268,7 @@ class Sync:
                     options=("give it a key of its own",),
                 )
             draft = self._drafted(messages, items[at], entry)
-            edits.append(_edit(draft, entry, items[at], pairs.groups[at]))
+            edits.append(_edit(draft, entry, items[at], groups[at]))
             gone += [entry.id, rows[place].first]
         return edits, gone
 
