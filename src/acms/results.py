@@ -27,6 +27,7 @@ from acms.model import (
     State,
 )
 from acms.prompt_types import Verdict
+from acms.text.paragraphs import SEPARATOR, paragraph, speak, under_days
 
 __all__ = [
     "Band",
@@ -123,6 +124,8 @@ class ContextItem:
     actor_id: str | None = None
     metadata: Mapping[str, Json] = field(default_factory=_empty)
     created_at: datetime
+    #: The day on which it was said, in UTC, where the log spans several: joined text tells it.
+    day: str | None = None
     #: Name of the session in which it was said, also where a fork inherits it; None for what was not recalled.
     session_id: str | None = None
     #: True when the content was cut to fit.
@@ -363,12 +366,21 @@ class ContextItems(Sequence[ContextItem]):
         return {item.id: item.content for item in self._items}
 
     def text(self) -> str:
-        """Join the items as `speaker: content` paragraphs; the joined text fits the budget they were chosen for."""
-        return SEPARATOR.join(speak(item.speaker, item.content) for item in self._items if item.content)
+        """Join the items as `speaker: content` paragraphs; the joined text fits the budget they were chosen for.
+
+        In a log of several days it is `speaker, 2026-03-14: content`, where the item before is not of that day.
+        """
+        return joined(self._items)
 
 
-SEPARATOR = "\n\n"
-"""What stands between two items of a joined text."""
+def spoken(item: ContextItem) -> str:
+    """Write an item as a paragraph of a joined text."""
+    return paragraph(item.speaker, item.content, item.day)
+
+
+def joined(items: Iterable[ContextItem]) -> str:
+    """Join items as paragraphs; those without content are left out."""
+    return SEPARATOR.join(under_days([spoken(item) for item in items if item.content]))
 
 
 def named(actor: str | None, role: Role | None) -> str | None:
@@ -377,11 +389,6 @@ def named(actor: str | None, role: Role | None) -> str | None:
 
 
 _TAKEN = frozenset(("", "fact", "summary", *Role))
-
-
-def speak(speaker: str | None, content: str) -> str:
-    """Write one item of a joined text."""
-    return f"{speaker}: {content}" if speaker else content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

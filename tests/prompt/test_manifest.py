@@ -21,8 +21,9 @@ from acms.prompt.manifest_writer import considered, fingerprint, ledger, message
 from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool
 from acms.providers.tokens import default_counter
 from acms.recall import planner
-from acms.results import SEPARATOR, Ledger, Verdict, speak
+from acms.results import Ledger, Verdict
 from acms.text import chat_messages
+from acms.text.paragraphs import SEPARATOR, speak
 from tests.support.logs import CONTEXT as LOG
 from tests.support.logs import entry
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acms import results
 from acms.config import EpisodeBoundaryConfig
 from acms.log.in_force import Unit
 from acms.model import Media, Role, Source, Text
@@ -22,7 +23,6 @@ from acms.recall.planner import (
     cut,
     finished,
     fit,
-    join,
     ledger,
     media_tokens,
     present,
@@ -127,7 +127,7 @@ def test_t28_items_and_their_joined_text_never_exceed_the_budget(made: Made) -> 
     assert sum(item.token_count for item in made.items) <= made.budget
     assert made.counter.count(joined(made.items)) <= made.budget
     assert all(item.token_count >= 0 for item in made.items)
-    assert joined(made.items) == join(made.items)
+    assert joined(made.items) == results.joined(made.items)
     for _ in range(2):  # what was counted is kept
         assert made.frame.joined(made.items) == made.counter.count(joined(made.items))
 
@@ -192,7 +192,7 @@ def test_every_candidate_gets_exactly_one_verdict_with_a_reason(made: Made) -> N
 def test_everything_is_shown_when_everything_fits(made: Made) -> None:
     everything = [item for choice in made.choose(10**9) for item in present(choice, made.counter, made.frame)]
     room = sum(one.tokens for one in made.candidates)
-    if max(room, made.counter.count(join(everything))) <= made.budget:
+    if max(room, made.counter.count(results.joined(everything))) <= made.budget:
         assert [item.content for item in made.items] == [item.content for item in everything]
         assert not any(item.truncated for item in made.items)
 

@@ -27,9 +27,10 @@ from acms.model import Entry, Kind, Privacy, Role, Search, State
 from acms.model import Source as Origin
 from acms.privacy.detect import effective, redact
 from acms.recall.patience import patience
-from acms.results import ContextItem, ContextItems, named, speak
+from acms.results import ContextItem, ContextItems, named
 from acms.runtime.threads import breathe, off_loop
 from acms.session import ACMS
+from acms.text.paragraphs import speak
 from acms.text.tokenizer import spans
 from acms.view import View
 from acms.write.episodes import is_mark

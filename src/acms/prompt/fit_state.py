@@ -9,6 +9,7 @@ from acms.plan.nodes import Atom, Composed, Keep, Piece, Scope, Truncate, Window
 from acms.ports import Codec
 from acms.prompt_types import PromptMessage
 from acms.text.chat_messages import passage
+from acms.text.paragraphs import under_days
 
 GENEROUS = 1.5
 """Pieces of a composed message are counted until their stated tokens are this many times the room there could be."""
@@ -157,6 +158,8 @@ def priced(tree: Scope, codec: Codec, room: int | None) -> Section:
 def written(node: Composed, pieces: Sequence[Piece]) -> PromptMessage:
     """Return a composed message of some of its pieces."""
     said = [passage(" ".join(one.sources), one.text) if node.cited else one.text for one in pieces]
+    if node.kind == "recall" and not node.cited:
+        said = list(under_days(said))
     text = node.opening + node.separator.join(said) + node.closing
     sources = dict.fromkeys(source for piece in pieces for source in piece.sources)
     return PromptMessage(role=node.role, parts=(Text(text),), sources=tuple(sources))

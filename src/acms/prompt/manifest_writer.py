@@ -37,6 +37,7 @@ from acms.prompt.manifest import (
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool
 from acms.results import UNSURE, Ledger, Verdict
 from acms.text.chat_messages import ORPHAN, RECALLED, SUMMARY
+from acms.text.paragraphs import under_days
 
 _CUT = re.compile(r"(\s*\[…\]\s*)")
 """What a cut leaves between two stretches of a text: the mark of `plan.CUT`, and the blanks around it."""
@@ -215,15 +216,18 @@ def _composed(
     out = _Segments()
     place = 0
     waiting: list[str] = []
-    for piece in pieces:
-        at = text.find(piece.text, place) if piece.text else -1
+    for piece, shown in zip(pieces, under_days(one.text for one in pieces), strict=True):
+        said = piece.text
+        at = text.find(said, place) if said else -1
+        if at < 0 and shown != said:
+            said, at = shown, text.find(shown, place)
         own = [source for source in piece.sources if source in told]
         if at < 0:
             waiting += own
             continue
         out.extend(quoted(text[place:at], waiting, told))
-        out.extend(quoted(piece.text, own, told))
-        place, waiting = at + len(piece.text), []
+        out.extend(quoted(said, own, told))
+        place, waiting = at + len(said), []
     rest = waiting or (known if not pieces else [])
     out.extend(quoted(text[place:], rest, told))
     return out.done()

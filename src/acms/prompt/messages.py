@@ -33,14 +33,13 @@ from acms.recall.planner import (
     Choice,
     Steps,
     fit,
-    join,
     ledger,
     present,
     share,
     suffix,
 )
 from acms.recall.request import EVIDENT, Ranked, Reader, Recall
-from acms.results import ContextItem, ContextItems
+from acms.results import ContextItem, ContextItems, joined
 from acms.runtime.threads import EACH, off_loop
 from acms.text import chat_messages
 
@@ -216,7 +215,7 @@ def _plan_chat(
         raise _too_much(asked.budget, max(asked.budget + 1, limit - room + newest[-1].tokens))
     written = chat_messages.render(items)
     if chosen.items:
-        recalled = chat_messages.recalled(join(chosen.items))
+        recalled = chat_messages.recalled(joined(chosen.items))
         shown = tuple(item.id for item in chosen.items if item.content)
         written.show(recalled, shown, at=_before_last_turn(written))
     tokens = chat_messages.tokens(written, counter, chat_messages.stated(items)) if written else 0
@@ -258,6 +257,7 @@ def _choose_past(
         text,
         asked.query,
         offered.trims,
+        dated=offered.dated,
     )
     window = suffix(newest, room - (overhead + sum(item.token_count for item in found) if found else 0))
     shown = _entry_ids(window)

@@ -20,9 +20,11 @@ from acms.log.trust import instructs
 from acms.log.validity import labelled
 from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, State, Text, ToolResult
 from acms.plan.nodes import Atom, Composed, Node, Piece, Scope, Strategy
+from acms.prompt.fit_state import written
 from acms.prompt_types import PromptMessage, Tool
-from acms.results import SEPARATOR, ContextItem, ContextItems, speak
+from acms.results import ContextItem, ContextItems, spoken
 from acms.text import chat_messages
+from acms.text.paragraphs import SEPARATOR, speak, under_days
 
 if TYPE_CHECKING:
     from acms.ports import Codec, StorageBackend, TokenCounter
@@ -605,9 +607,7 @@ def flat(nodes: Sequence[Node]) -> list[Atom]:
         elif isinstance(node, Atom):
             found.append(node)
         elif node.pieces:
-            text = node.opening + node.separator.join([piece.text for piece in node.pieces]) + node.closing
-            sources = tuple([source for piece in node.pieces for source in piece.sources])
-            found.append(Atom((PromptMessage(role=node.role, parts=(Text(text),), sources=sources),)))
+            found.append(Atom((written(node, node.pieces),)))
     return found
 
 
@@ -662,18 +662,18 @@ def pieces(items: Sequence[ContextItem], *, counted: bool) -> tuple[Piece, ...]:
     for item in items:
         if not item.content:
             continue
-        said = chat_messages.inside(item.content, chat_messages.RECALLED)
-        text = speak(item.speaker, said)
+        text = chat_messages.inside(spoken(item), chat_messages.RECALLED)
         if group is not None and item.group == group and found:
             last = found[-1]
             found[-1] = last._replace(
-                text=last.text + SEPARATOR + text,
+                text=SEPARATOR.join(under_days((last.text, text))),
                 rank=max(last.rank, item.score),
                 sources=(*last.sources, item.id),
                 tokens=None if last.tokens is None else last.tokens + item.token_count,
             )
         else:
-            tokens = item.token_count if counted and said is item.content else None
+            plain = counted and text == speak(item.speaker, item.content)
+            tokens = item.token_count if plain else None
             found.append(Piece(text, item.id, item.score, (item.id,), tokens))
         group = item.group
     return tuple(found)

@@ -46,6 +46,13 @@ class Offer:
     rejected: Sequence[Choice]
     #: Of the past: messages by id of which only a part is offered, for the rest is no longer so.
     trims: Mapping[str, Demotion] = given(default_factory=dict)
+    #: The first day and the last one on which something was said; none where nothing was.
+    days: tuple[int, ...] = ()
+
+    @property
+    def dated(self) -> bool:
+        """Whether the day tells one message from another."""
+        return len(set(self.days)) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +137,7 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
     past = _Past(field, ranking, terms, frame, rejected, taken, offered, episode)
     past.take()
     taken_in = [_warned(one, terms.labels) for one in past.in_order()]
-    found = Offer(past=taken_in, current=current, rejected=rejected, trims=past.trims)
+    found = Offer(past=taken_in, current=current, rejected=rejected, trims=past.trims, days=field.days)
     return _linked(found, field, ranking, terms) if ranking.later else found
 
 
@@ -479,6 +486,7 @@ def together(offers: Sequence[Offer]) -> Offer:
         current=offers[-1].current,
         rejected=[one for each in offers for one in each.rejected],
         trims={id: demotion for each in offers for id, demotion in each.trims.items()},
+        days=tuple([day for each in offers for day in each.days]),
     )
 
 

@@ -155,6 +155,12 @@ class Field:
         return _EPOCH + int(minutes.max()) * timedelta(minutes=1) if len(minutes) else None
 
     @cached_property
+    def days(self) -> tuple[int, ...]:
+        """Return the first and the last day on which something was said, counted from 1970; none for nothing."""
+        days = self.column("minute") // (24 * 60)
+        return (int(days.min()), int(days.max())) if len(days) else ()
+
+    @cached_property
     def facts(self) -> Facts | None:
         """Return the facts of the same logs that nothing replaced; None when they never held any."""
         if self._facts is not None:

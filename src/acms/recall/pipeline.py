@@ -555,7 +555,9 @@ def plan_recall(
         found = share(offered.past, offered.current, limit, asked.floor)
         return found if asked.limit is None else capped(found, asked.limit)
 
-    items, choices = yield from fit(choose, asked.budget, counter, frame, asked.query, offered.trims)
+    items, choices = yield from fit(
+        choose, asked.budget, counter, frame, asked.query, offered.trims, dated=offered.dated
+    )
     left_out = len([choice for choice in choices if not choice.included and choice.candidate.markers])
     if left_out:
         warnings.append(f"{left_out} relevant marked messages did not fit the budget")

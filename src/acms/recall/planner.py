@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -19,8 +20,9 @@ from acms.log.validity import labelled
 from acms.model import Entry, Kind, Media, Part, Privacy, Role, Source, Span, ToolResult
 from acms.ports import Frame, TokenCounter
 from acms.privacy.modes import Cleared
-from acms.results import SEPARATOR, UNSURE, Certainty, ContextItem, Ledger, Others, Verdict, speak
+from acms.results import UNSURE, Certainty, ContextItem, Ledger, Others, Verdict, joined, spoken
 from acms.text.condense import records
+from acms.text.paragraphs import SEPARATOR, speak, under_days
 from acms.text.tokenizer import terms, words
 
 CUT = " […] "
@@ -57,20 +59,21 @@ class TextFrame:
         """Return the tokens of the joined text of some items, exactly."""
         said = [item for item in items if item.content]
         if not self._adds or not all(map(_begins_with_letter, said[-1:])):
-            return self._count(join(said))
+            return self._count(joined(said))
         known = self._counted
         total = 0
-        for item in said[:-1]:
-            key = item.id, hash((item.speaker, item.content))  # it may be shown cut, redacted, with a label
+        texts = list(under_days(map(spoken, said)))
+        for item, text in zip(said[:-1], texts, strict=False):
+            key = item.id, hash(text)  # it may be shown cut, redacted, with a label, without its day
             count = known.get(key)
             if count is None:
                 if not _begins_with_letter(item):
-                    return self._count(join(said))
+                    return self._count(joined(said))
                 if len(known) >= COUNTED:
                     known.clear()
-                count = known[key] = self._count(_spoken(item) + SEPARATOR)
+                count = known[key] = self._count(text + SEPARATOR)
             total += count
-        return total + (self._count(_spoken(said[-1])) if said else 0)
+        return total + (self._count(texts[-1]) if said else 0)
 
 
 def _begins_with_letter(item: ContextItem) -> bool:
@@ -80,10 +83,6 @@ def _begins_with_letter(item: ContextItem) -> bool:
 
 def _named(item: ContextItem) -> str | None:
     return FACT if item.source is Source.FACT else item.actor_id
-
-
-def _spoken(item: ContextItem) -> str:
-    return speak(item.speaker, item.content)
 
 
 NO_PARTS: Mapping[str, float] = {}
@@ -457,12 +456,15 @@ def fit(
     frame: Frame,
     query: str = "",
     trims: Mapping[str, Demotion] = NO_TRIMS,
+    *,
+    dated: bool = False,
 ) -> Steps[tuple[list[ContextItem], list[Choice]]]:
     """Choose, write and count until the items and their joined text both fit the budget.
 
     `choose` is called with a budget and called again with a smaller one when the joined text is over. Items come out
     in the order of the choices; the one that must be shown is cut when even alone it does not fit. Entries that are
-    known by their place only are asked for once they are chosen. `trims` names messages of which only a part is shown.
+    known by their place only are asked for once they are chosen. `trims` names messages of which only a part is shown;
+    `dated` tells of messages the day.
     """
     limit = budget
     rows: dict[str, Entry] = {}
@@ -482,8 +484,10 @@ def fit(
             for id in trims.keys() & wanted:
                 rows[id] = trimmed(rows[id], trims[id].spans)
         items = [item for choice in chosen for item in present(choice, counter, frame, rows, query)]
-        joined = frame.joined(items) if isinstance(frame, TextFrame) else counter.count(join(items))
-        over = max(joined, sum([item.token_count for item in items])) - budget
+        if dated:
+            items = [replace(item, day=_day(item)) for item in items]
+        together = frame.joined(items) if isinstance(frame, TextFrame) else counter.count(joined(items))
+        over = max(together, sum([item.token_count for item in items])) - budget
         if over <= 0 or limit < 0:
             return items, choices
         limit = max(-1, limit - over)
@@ -529,9 +533,10 @@ def finished(steps: Steps[T]) -> T:
     raise AssertionError("the plan asks for entries")
 
 
-def join(items: Sequence[ContextItem]) -> str:
-    """Join items as `speaker: content` paragraphs; those without content are left out."""
-    return SEPARATOR.join([_spoken(item) for item in items if item.content])
+def _day(item: ContextItem) -> str | None:
+    """Return the day of a message; what was written later, of facts and summaries, says nothing of theirs."""
+    said = item.speaker is not None and item.source is not Source.FACT
+    return item.created_at.astimezone(UTC).date().isoformat() if said else None
 
 
 def present(

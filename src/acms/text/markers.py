@@ -20,7 +20,8 @@ _MARKS = tuple(
     for opening, closing in (RECALLED, SUMMARY, ORPHAN)
 )
 _ROLES = "|".join(role.value for role in Role)
-_QUOTED = re.compile(rf"(?:{_ROLES}):(?:\s|\Z)")
+_QUOTED = re.compile(rf"(?:{_ROLES})(?:, \d{{4}}-\d\d-\d\d)?:(?:\s|\Z)")
+_DAY = re.compile(r", \d{4}-\d\d-\d\d\Z")
 _GAP = re.compile(r"\r?\n(?:[ \t]{0,80}\r?\n)++")
 _FENCE = re.compile(r"^[ \t]{0,3}```", re.MULTILINE)
 _LIST = re.compile(r"[ \t]|[-*+\u2022] |\d{1,3}[.)] |```")
@@ -111,7 +112,7 @@ def _quoted(pieces: list[str], speakers: Collection[str]) -> list[bool]:
 def _spoken(piece: str, speakers: Collection[str]) -> bool:
     """Return whether a paragraph begins with the name of a known speaker and a colon."""
     name, colon, _ = piece[:300].partition(": ")
-    return bool(colon) and name in speakers
+    return bool(colon) and _DAY.sub("", name) in speakers
 
 
 def _known(pieces: list[str], known: Collection[str], rendered: list[bool]) -> None:
