@@ -241,7 +241,8 @@ def edit(url: str, statement: str, version: int | None = None) -> None:
     statement = re.sub("(UPDATE|FROM) (entries|contexts)", r"\1 acms.\2", statement)
     statement = statement.replace("@row", f"@mine AND {PLACE}")
     statement += "" if "@mine" in statement else " WHERE @mine"
-    with psycopg.connect(home, autocommit=True) as connection:  # as the superuser, whom no policy binds
+    # As the superuser, whom no policy binds; it would wait for ever for a transaction of the loop that it holds up.
+    with psycopg.connect(home, autocommit=True, options="-c lock_timeout=20s") as connection:
         changed = connection.execute(statement.replace("@mine", f"tenant_id = '{tenant}'"), values)  # type: ignore[arg-type]
         assert changed.rowcount == 1
 
