@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from typing import Protocol, runtime_checkable
 
 from acms.errors import SessionNotFoundError, ValidationError
 from acms.knowledge import Fact
@@ -28,9 +29,24 @@ def version_of(head: Head, at: int | None) -> int:
     return at
 
 
-async def cover_at(storage: StorageBackend, context: str, head: Head, version: int) -> Cover:
-    """Return what is out of force at a version."""
-    return Cover(await storage.read(context, at=version, replacing=True) if head.rewrites else [])
+@runtime_checkable
+class HasCovers(Protocol):
+    """A store that remembers what is out of force."""
+
+    async def cover(self, context: str, head: Head, version: int, *, searchable: bool) -> Cover:
+        """Return what is out of force at a version."""
+        ...
+
+
+async def cover_at(
+    storage: StorageBackend, context: str, head: Head, version: int, *, searchable: bool = False
+) -> Cover:
+    """Return what is out of force at a version, or with `searchable` what cannot be found; nobody may change it."""
+    if not head.rewrites:
+        return Cover(())
+    if isinstance(storage, HasCovers):
+        return await storage.cover(context, head, version, searchable=searchable)
+    return Cover(await storage.read(context, at=version, replacing=True), searchable=searchable)
 
 
 async def valid_times_at(
