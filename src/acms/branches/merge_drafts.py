@@ -93,7 +93,6 @@ class _Writing:
         self._terms = terms
         #: Keys that are taken here, and by what comes.
         self._keys = {entry.key for entry in (*ours.entries, *ours.facts, *ours.by.values())} - {None}
-        self._cover = Cover(ours.by.values())
 
     def written(self) -> Drafts:
         done = self._done
@@ -200,7 +199,7 @@ class _Writing:
 
     def _ended(self, gone: Gone) -> Sequence[Span]:
         made = [one for one in self._ours.facts if one.kind is Kind.FACT]
-        return retirement.ended(gone.entries, made, self._cover)
+        return retirement.ended(gone.entries, made, Cover(self._ours.by.values()))
 
     def _episodes(self) -> dict[int, str | None]:
         """Return the episodes of the messages that come, in order, with why each ended."""

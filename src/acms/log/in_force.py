@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
+from itertools import compress, takewhile
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
@@ -116,8 +116,18 @@ class Cover:
 
     def batch(self, entry: Entry) -> list[Entry]:
         """Return what replaces something and was appended behind an entry, in one append with it."""
-        start = bisect_right(self.replacing, entry.version, key=_version)
-        return list(takewhile(lambda one: one.batch == entry.batch, islice(self.replacing, start, None)))
+        return list(takewhile(lambda one: one.batch == entry.batch, self.after(entry.version)))
+
+    def after(self, version: int) -> list[Entry]:
+        """Return what replaces something and came after a version, oldest first."""
+        return self.replacing[bisect_right(self.replacing, version, key=_version) :]
+
+    def asked(self, began: int) -> Cover:
+        """Return what is out of force without the summaries after a version that nobody asked for."""
+        if not any(map(unasked, self.after(began))):
+            return self
+        effective = [one for one in self.replacing if not unasked(one) or one.version <= began]
+        return Cover(effective, searchable=self._searchable)
 
     def _follow(self, entry: Entry) -> bool:
         """Let the newest entry take effect; False when that may bring something back."""
@@ -142,11 +152,41 @@ class Cover:
         has_effect = place < len(effects) and effects[place] is old
         if old.kind is Kind.FACT and _keeps(newer):
             return has_effect
-        if has_effect:
-            del effects[place]
-        return old.kind is not Kind.SUMMARY and not any(
-            by == old.version for span in old.replaces for _, _, by in self._inside(*span)
+        if old.kind is Kind.SUMMARY:  # seldom
+            return False
+        if not has_effect:
+            return True
+        del effects[place]
+        left = any(by == old.version for span in old.replaces for _, _, by in self._inside(*span))
+        return not left or self._give_back(old.version)
+
+    def _give_back(self, version: int) -> bool:
+        """Leave what an entry put out of force to those before it; False when that may bring one of them to effect."""
+        left = [
+            (first, last)
+            for first, last, by in zip(self._first, self._last, self._by, strict=True)
+            if by == version
+        ]
+        kept = [by != version for by in self._by]
+        for first, last in left:
+            place = bisect_left(self.replacing, first, key=_version)
+            if place < bisect_right(self.replacing, last, key=_version):
+                return False
+        self._first, self._last, self._by = (
+            list(compress(of, kept)) for of in (self._first, self._last, self._by)
         )
+        older = [one for one in (*self.shown, *self.retiring) if one.version < version]
+        claims = [
+            (one.version, max(first, start), min(last, end, one.version - 1))
+            for one in older
+            if not self._searchable or one.kind is not Kind.SUMMARY
+            for start, end in one.replaces
+            for first, last in left
+            if start <= last and first <= end
+        ]
+        for by, first, last in sorted(claims, reverse=True):
+            self._add(first, last, by)
+        return True
 
     def _effects(self, entry: Entry) -> list[Entry]:
         """Return those with effect to which an entry belongs."""
@@ -173,10 +213,8 @@ class Cover:
 
     def edits(self, entry: Entry) -> list[Entry]:
         """Return all edits of an entry, oldest first, also those that were undone."""
-        start = bisect_right(self.replacing, entry.version, key=_version)
         said = entry.version, entry.version
-        later = islice(self.replacing, start, None)
-        return [one for one in later if one.kind is Kind.MESSAGE and said in one.replaces]
+        return [one for one in self.after(entry.version) if one.kind is Kind.MESSAGE and said in one.replaces]
 
     def __bool__(self) -> bool:
         """Whether anything is out of force."""
