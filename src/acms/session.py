@@ -21,7 +21,7 @@ from acms.errors import (
     ValidationError,
 )
 from acms.knowledge import Cardinality, Fact, Scope
-from acms.log import foreign, validation
+from acms.log import foreign, trust, validation
 from acms.log import policy as policy_levels
 from acms.log.policy import ResolvedPolicy
 from acms.model import (
@@ -29,6 +29,7 @@ from acms.model import (
     EMPTY,
     Draft,
     Embedded,
+    Entry,
     Job,
     JobQuery,
     Json,
@@ -67,13 +68,6 @@ if TYPE_CHECKING:
 __all__ = ["ACMS"]
 
 _ROLES = {role.value: role for role in Role}
-_ORIGINS = {
-    Role.SYSTEM: Origin.SYSTEM,
-    Role.DEVELOPER: Origin.SYSTEM,
-    Role.USER: Origin.USER,
-    Role.ASSISTANT: Origin.ASSISTANT,
-    Role.TOOL: Origin.TOOL,
-}
 
 
 @traced
@@ -355,7 +349,7 @@ class ACMS(View):
 
                 mode = stored_mode(shared.config.privacy.mode, private)
                 text, found, plain, actor, name = stored(text, found, plain, actor, name, mode)
-            came = _ORIGINS[who] if origin is None else validation.choice(origin, Origin, "origin")
+            came = trust.OF_ROLE[who] if origin is None else validation.choice(origin, Origin, "origin")
             explicit = None if markers is None else validation.markers(markers)
             detected = self._detected(came, text, found) if explicit is None else ()
             return Draft(
@@ -798,3 +792,9 @@ def _listed(messages: object, most: int) -> Sequence[Mapping[str, Any]]:
         if not isinstance(message, dict | Mapping):  # the first is told at once
             raise ValidationError(f"must be a mapping, not {type(message).__name__}", field=f"messages[{n}]")
     return messages
+
+
+async def withdraw(session: ACMS, entries: Sequence[Entry], *, reason: str) -> int:
+    """Put messages and summaries out of force for good, for adapters; as `rewrite.withdraw`."""
+    shared, writer = session._shared, session._writer  # pyright: ignore[reportPrivateUsage]
+    return await rewrite.withdraw(shared, writer, entries, reason=reason)

@@ -22,9 +22,8 @@ from acms.errors import (
 from acms.jobs import requests
 from acms.jobs.requests import CompactionRequest, EpisodeReflection
 from acms.log import policy, validation
-from acms.log.in_force import Cover
 from acms.log.known import Known, hashed
-from acms.log.read import find_entry
+from acms.log.read import cover_at, find_entry, version_of
 from acms.model import EMPTY, Context, ContextDraft, Entry, JobQuery, JobState, Json, Privacy
 from acms.observability.events import Event, Planned, Rewritten
 from acms.observability.logging import log, tell
@@ -350,8 +349,10 @@ class SharedSession:
             if row is not None:
                 found = await find_entry(self.storage, context, at, row.first)
                 if found is not None and newest:
-                    replacing = await self.storage.read(context, at=at, replacing=True)
-                    found = Cover(replacing, searchable=True).edit_of(found) or found
+                    head = await self.storage.head(context)
+                    version = version_of(head, at)
+                    cover = await cover_at(self.storage, context, head, version, searchable=True)
+                    found = cover.edit_of(found) or found
         if found is None:
             raise self.no_entry(name)
         return found

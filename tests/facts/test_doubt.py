@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from acms import ACMS, ACMSConfig, open_storage
 from acms.acs import ACS
 from acms.codecs import OpenAIChat
 from acms.knowledge import DOUBT, Fact
+from acms.log import doubt
 from acms.ports import ReflectionRequest
 from acms.prompt import Prompt
 from acms.providers import OfflineReflector
 from acms.providers.reflection_parser import parse
 from tests.seeds.test_remembering import CHAIN
+from tests.support.logs import NOON
 from tests.support.reflectors import Scripted, one, says
 from tests.support.talk import LONG_EPISODES, Storage
 
@@ -51,6 +55,52 @@ async def everywhere(session: ACMS, question: str) -> list[str]:
         str((await prompt.render(budget=700)).payload),
         str((await ACS(sources=[session]).render(request)).to_wire()),
     ]
+
+
+def stated(value: str, version: int) -> Fact:
+    return Fact(
+        id=f"f_{version}", version=version, content=f"The thing {version} is {value}", subject=f"thing {version}",
+        attribute="kind", value=value, context="c", tokens=1, created_at=NOON, stated_at=NOON,
+    )  # fmt: skip
+
+
+WORDS = ["red", "red cat", "cat", "стол", "木", "木村", "村", "é", "a"]
+
+
+@given(st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=4), min_size=1, max_size=7))
+def test_a_fact_rests_on_those_whose_values_it_says(values: list[list[str]]) -> None:
+    facts = [stated(" ".join(words), version) for version, words in enumerate(values, 1)]
+    for fact in doubt.examined(facts):
+        text = f" thing {fact.version} the thing {fact.version} is {fact.value} {fact.value} "
+        said = {
+            one.value: ""
+            for one in facts
+            if f" {one.value} " in text or (not one.value.isascii() and one.value in text)
+        }
+        assert fact.depends_on == tuple(
+            one.id for value in said for one in facts if one.value == value and one.version < fact.version
+        )
+
+
+def test_values_are_looked_up_and_not_compared_with_each_fact(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = 0
+
+    class Text(str):
+        __slots__ = ()
+
+        def __contains__(self, key: str) -> bool:
+            nonlocal compared
+            compared += 1
+            return super().__contains__(key)
+
+    statement = doubt._statement
+    monkeypatch.setattr(
+        doubt, "_statement", lambda *given: (own := statement(*given))._replace(text=Text(own.text))
+    )
+    facts = [stated(f"colour {version}", version) for version in range(1, 60)]
+    facts += [stated(f"цвет {version}", version) for version in range(60, 64)]
+    assert doubt.examined(facts)[-1].depends_on == ()
+    assert compared < len(facts)
 
 
 async def test_what_followed_from_a_changed_decision_is_in_doubt_wherever_it_is_shown(any_url: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from acms.log.facts import address, as_fact, collision, facts, has_address, in_force, revoked, then
+from acms.log.facts import address, appended, as_fact, collision, facts, has_address, in_force, revoked
 from acms.log.in_force import Cover, stale
 from acms.model import Draft, Entry, Kind, Origin, State
 from tests.support.factlog import FactLog, at
@@ -141,11 +141,13 @@ def test_a_fact_that_would_come_back_to_a_filled_address_is_found() -> None:
     log = [fact(1, "Rome"), retraction(2, 1, reason="removed"), fact(3, "Oslo")]
     back = Draft(kind=Kind.RETRACTION, created_at=NOON, replaces=((2, 2),))
     replacing = [one for one in log if one.replaces]
-    found = collision([log[0], log[2]], Cover(replacing), Cover(then(replacing, [back], 3)))
+    found = collision([log[0], log[2]], Cover(replacing), Cover(replacing).then(appended([back], 3)))
     assert found is not None
     assert [one.version for one in found] == [1, 3]
     elsewhere = fact(3, "Oslo", data={"attribute": "office"})
-    assert collision([log[0], elsewhere], Cover(replacing), Cover(then(replacing, [back], 3))) is None
+    assert (
+        collision([log[0], elsewhere], Cover(replacing), Cover(replacing).then(appended([back], 3))) is None
+    )
 
 
 def test_revoking_takes_what_cites_a_message_and_what_would_come_back_with_it() -> None:

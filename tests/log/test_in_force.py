@@ -19,7 +19,7 @@ from acms.log.in_force import (
     shown_role,
     units,
 )
-from acms.model import Draft, Entry, Kind, Role, State, ToolCall, ToolResult
+from acms.model import Draft, Entry, Kind, Raw, Role, State, ToolCall, ToolResult
 from tests.support.logs import NOON, Log, entry, versions_of
 
 # ── what is in force ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -444,6 +444,45 @@ def test_cover_and_sequence_agree_with_a_naive_model_at_every_version(log: Log) 
             naive_by(entries, version) for version in range(1, at + 1)
         ]
         assert log.versions(at) == naive_sequence(entries)
+
+
+KINDS = (Kind.MESSAGE, Kind.RETRACTION, Kind.FACT, Kind.SUMMARY)
+
+
+@st.composite
+def replacing(draw: st.DrawFn) -> list[Entry]:
+    """Entries that replace whatever there is, as rewrites do and as no caller would."""
+    found: list[Entry] = []
+    for version in range(1, draw(st.integers(1, 14))):
+        kind = draw(st.sampled_from(KINDS))
+        known = st.integers(1, max(1, version - 1))
+        spans = [(min(a, b), max(a, b)) for a, b in draw(st.lists(st.tuples(known, known), max_size=2))]
+        old = [one for one in found if one.kind is kind and one.kind in (Kind.MESSAGE, Kind.FACT)]
+        if old and draw(st.booleans()):  # an edit, or a fact that stands in for another
+            spans = [*old[-1].replaces, (old[-1].version, old[-1].version)]
+        given: dict[str, object] = {"state": draw(st.sampled_from([State.LIVE, State.LIVE, State.ERASED]))}
+        if kind is Kind.RETRACTION:
+            given["data"] = {"reason": draw(st.sampled_from(["retracted", "removed"]))}
+        if kind is Kind.SUMMARY and draw(st.booleans()):
+            given["parts"] = (Raw("v", "{}"),)
+        found.append(entry(version, kind=kind, replaces=tuple(spans) if version > 1 else (), **given))
+    return [one for one in found if one.replaces]
+
+
+@given(replacing(), st.booleans(), st.data())
+def test_a_cover_that_newer_entries_follow_is_what_all_of_them_make(
+    entries: list[Entry], searchable: bool, data: st.DataObject
+) -> None:
+    cover, size = Cover((), searchable=searchable), 0
+    while size < len(entries):
+        before, more = cover.spans(), data.draw(st.integers(1, len(entries) - size))
+        longer = cover.then(entries[size : size + more])
+        assert cover.spans() == before
+        cover, size = longer, size + more
+        made = Cover(entries[:size], searchable=searchable)
+        assert [cover.by(version) for version in range(16)] == [made.by(version) for version in range(16)]
+        for name in ("replacing", "shown", "retiring", "sealed"):
+            assert getattr(cover, name) == getattr(made, name)
 
 
 @given(logs())

@@ -10,6 +10,7 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,15 @@ from acms import (
     open_storage,
 )
 from acms.errors import HandleError, PreconditionError
+from acms.log import in_force
+from acms.log import read as log_read
+from acms.log.in_force import Cover
+from acms.model import Entry, Kind
 from acms.recall.pipeline import gather_all, plan_window
-from acms.storage import MemoryStorage
+from acms.session import withdraw
+from acms.storage import MemoryStorage, wrapper
 from acms.storage.wrapper import WrapperStorage
+from acms.write import retirement, rewrite
 from tests.support.talk import (
     LONG_EPISODES,
     Storage,
@@ -554,6 +561,48 @@ async def test_a_retracted_message_is_there_at_earlier_versions_only(storage: St
         undone = await session.retract((await log_of(session))[3].id)
         assert undone == 5
         assert len(await session.window(100)) == 3
+
+
+async def test_the_work_of_a_rewrite_does_not_grow_with_those_before_it(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = 0
+
+    class Counted(Cover):
+        def __init__(self, replacing: Iterable[Entry], *, searchable: bool = False) -> None:
+            nonlocal looked_at
+            super().__init__(replacing, searchable=searchable)
+            looked_at += len(self.replacing)
+
+    for module in (log_read, rewrite, retirement, wrapper, in_force):
+        monkeypatch.setattr(module, "Cover", Counted)
+    async with session_on(storage) as session:
+        ids = await fill(session, *[f"message {number}" for number in range(80)])
+        for id in ids[:40]:
+            await session.retract(id)
+        for id in ids[40:]:
+            await session.replace(id, "something else")
+        assert contents(await session.window(2000)) == ["something else"] * 40
+    assert looked_at < 3 * len(ids)
+
+
+async def test_what_is_withdrawn_goes_with_one_retraction_and_comes_back_with_it(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        ids = await fill(session, *[f"message {number}. " * 30 for number in range(12)])
+        await session.replace(ids[1], "edited")
+        await session.retract(ids[2])
+        await session.wait(await session.compact(preserve_recent_count=4))
+        await session.replace(ids[3], "edited behind the summary")
+        before, version = await session.entries(), (await session.get_session_stats()).version
+        assert before[0].kind is Kind.SUMMARY
+        done = await withdraw(session, before[:3], reason="over")
+        assert done == version + 1
+        assert [entry.id for entry in await session.entries()] == [entry.id for entry in before[3:]]
+        assert await withdraw(session, before[:3], reason="over") == done
+        await session.undo(done)
+        assert [entry.id for entry in await session.entries()] == [entry.id for entry in before]
+        await session.retract(before[0].id)
+        assert len(await session.entries()) == 11
 
 
 async def test_an_edit_is_read_at_the_old_place_and_history_keeps_both(storage: Storage) -> None:

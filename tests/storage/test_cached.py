@@ -3,6 +3,8 @@ import itertools
 
 import pytest
 
+from acms.log.in_force import Cover
+from acms.log.read import cover_at
 from acms.model import Kind, State
 from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, SQLiteStorage, open_storage
 from acms.testing import StorageBackendTests, run_story, sound
@@ -88,6 +90,12 @@ async def same(cache, plain, context):
         {"after": length + 3, "newest": 2},
     ):
         assert await cache.read(context.id, **ask) == await plain.read(context.id, **ask), ask
+    head = await plain.head(context.id)
+    for at, searchable in itertools.product((length, length // 2, length), (False, True)):
+        cover = await cover_at(cache, context.id, head, at, searchable=searchable)
+        made = Cover(await plain.read(context.id, at=at, replacing=True), searchable=searchable)
+        assert [cover.by(one.version) for one in log] == [made.by(one.version) for one in log]
+        assert (cover.replacing, cover.shown, cover.retiring) == (made.replacing, made.shown, made.retiring)
 
 
 async def test_a_cache_reads_the_same_as_its_store_while_others_write_and_erase(tmp_path):

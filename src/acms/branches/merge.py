@@ -276,9 +276,10 @@ async def _written(
         cleaned=lambda draft: _cleaned(shared, draft, counts=counts),
     )
     written = merge_drafts.drafts(plan, found.ours, found.theirs, terms)
-    replacing = list(found.ours.by.values())
     gone = frozenset(entry.id for entry in written.gone)
-    drafts = await retirement.with_facts(shared.storage, context, written.drafts, replacing, version, gone)
+    drafts = await retirement.with_facts(
+        shared.storage, context, written.drafts, found.ours.cover, version, gone
+    )
     return (*drafts, merge_drafts.record(plan, found.ours, found.theirs, terms)), written
 
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from acms.branches.three_way import Edit, Gone, Learned, Log, Plan, Slot
 from acms.log import facts as rules
 from acms.log.encoding import micros
-from acms.log.in_force import MERGED, SEEN
+from acms.log.in_force import MERGED, SEEN, Cover
 from acms.log.merges import KEPT
 from acms.model import Draft, Entry, Json, Kind, Origin, Span
 from acms.write import retirement
@@ -93,7 +93,6 @@ class _Writing:
         self._terms = terms
         #: Keys that are taken here, and by what comes.
         self._keys = {entry.key for entry in (*ours.entries, *ours.facts, *ours.by.values())} - {None}
-        self._replacing = list(ours.by.values())
 
     def written(self) -> Drafts:
         done = self._done
@@ -200,7 +199,7 @@ class _Writing:
 
     def _ended(self, gone: Gone) -> Sequence[Span]:
         made = [one for one in self._ours.facts if one.kind is Kind.FACT]
-        return [span for entry in gone.entries for span in retirement.ended(entry, made, self._replacing)]
+        return retirement.ended(gone.entries, made, Cover(self._ours.by.values()))
 
     def _episodes(self) -> dict[int, str | None]:
         """Return the episodes of the messages that come, in order, with why each ended."""

@@ -90,10 +90,8 @@ class Log:
     def face(self, known: Vector) -> None:
         """Look at it as the other side does, whose version vector this is."""
         self.known = known
-        self.before = Cover(
-            (one for one in self.by.values() if knows(known, self.origin(one)) and not self.undone(one)),
-            searchable=True,
-        )
+        before = [one for one in self.by.values() if knows(known, self.origin(one)) and not self.undone(one)]
+        self.before = self.cover if len(before) == len(self.by) else Cover(before, searchable=True)
         new = [one for one in self.merges.standing if not knows(known, self.origin(one))]
         self._kept = {locate(id) for one in new for id in one.data.get(KEPT, ())}
         for entry in self.entries:

@@ -170,15 +170,14 @@ async def undo(shared: SharedSession, writer: Writer, version: int) -> int:
                 options=(f"retract {entry.id}",),
             )
         head = await storage.head(context)
-        replacing = await storage.read(context, at=head.version, replacing=True)
-        cover = Cover(replacing)
+        cover = await read.cover_at(storage, context, head, head.version)
         by = cover.by(version)
         if by is not None:
-            if await taken_back(shared, entry, next(one for one in replacing if one.version == by)):
+            if await taken_back(shared, entry, next(one for one in cover.replacing if one.version == by)):
                 return by
             raise replaced(version, by)
         await refuse_expired(storage, context, [entry], cover)
-        receipt = await take_back(shared, writer, context, entry, replacing, head)
+        receipt = await take_back(shared, writer, context, entry, head)
         if receipt is not None:
             return receipt.versions[0]
 

@@ -29,12 +29,11 @@ from acms.integrations.model_input import (
     model_input,
     scope_of,
     storable,
-    withdraw,
 )
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
 from acms.results import ContextItems
-from acms.session import ACMS
+from acms.session import ACMS, withdraw
 from acms.text.chat_messages import PER_MEDIUM
 
 __all__ = ["ACMSFunctionAgent", "ACMSMemory", "ACMSMemoryBlock", "ACMSRetriever"]
@@ -91,9 +90,9 @@ class ACMSMemory(BaseMemory):
         """Make the session hold just these messages: what is missing is retracted, and history keeps it."""
         done = await self.session.sync([_DIALECT.write(one) for one in messages], gone="retract")
         held = {*done.unchanged, *done.appended, *done.replaced}
-        for entry in await self.session.entries():  # what stood before them
-            if entry.id not in held:
-                await withdraw(self.session, entry, reason="set")
+        before = [entry for entry in await self.session.entries() if entry.id not in held]
+        if before:
+            await withdraw(self.session, before, reason="set")
 
     async def areset(self) -> None:
         """Put all messages out of force. History keeps them: `acms.erasure` erases."""

@@ -14,8 +14,7 @@ from json import dumps, loads
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from acms.errors import EntryNotFoundError, FitError, TokenBudgetExceededError
-from acms.log.in_force import anchor
-from acms.model import Entry, Kind, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
 from acms.prompt import Prompt, Rendered
 from acms.prompt_types import PromptMessage, Tool
@@ -35,7 +34,6 @@ __all__ = [
     "says",
     "scope_of",
     "storable",
-    "withdraw",
 ]
 
 M = TypeVar("M")
@@ -313,29 +311,6 @@ def json_object(text: str, name: str) -> dict[str, Any]:
         if isinstance(found := loads(text), dict):
             return found
     return {name: text}
-
-
-async def withdraw(session: ACMS, entry: Entry, *, reason: str) -> None:
-    """Put an entry out of force and let nothing come back for it: a message with its edits, a summary with its span.
-
-    To retract an edit or a summary undoes it; so its original is retracted, or first what it stands for.
-    """
-    below: list[Entry] = []
-    if entry.kind is Kind.SUMMARY:
-        for one in await session.at(entry.version - 1).entries():
-            if not any(first <= anchor(one) <= last for first, last in entry.replaces):
-                continue
-            if one.kind is Kind.SUMMARY:
-                below.append(one)
-            else:
-                await withdraw(session, one, reason=reason)
-    elif entry.kind is Kind.MESSAGE and entry.replaces:
-        (said,) = await session.at(anchor(entry)).entries(1) or [entry]
-        if said.version == anchor(entry):  # otherwise its content is gone, and cannot come back
-            entry = said
-    await session.retract(entry.id, reason=reason, alone=True)
-    for one in below:
-        await withdraw(session, one, reason=reason)
 
 
 def _parts(written: Mapping[str, Any]) -> Sequence[Part]:

@@ -18,14 +18,14 @@ from typing import Any, Literal
 
 from acms.config import ACMSConfig
 from acms.errors import MissingExtraError
-from acms.integrations.model_input import raw_of, says, scope_of, storable, withdraw
+from acms.integrations.model_input import raw_of, says, scope_of, storable
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.ports import Embedder, StorageBackend, TokenCounter
 from acms.prompt import Prompt
 from acms.prompt_types import PromptMessage, Tool
 from acms.providers.codecs import OpenAIResponses
 from acms.runtime.loops import PerLoop
-from acms.session import ACMS
+from acms.session import ACMS, withdraw
 from acms.text.chat_messages import PER_MEDIUM, RECALLED, SUMMARY, wrap
 
 try:
@@ -84,10 +84,11 @@ class ACMSSession:
         A summary goes with all that it stands for.
         """
         async with self._locks.here():
-            for newest in await self.memory.entries(1):
-                await withdraw(self.memory, newest, reason="popped")
-                return _item(newest)
-            return None
+            newest = await self.memory.entries(1)
+            if not newest:
+                return None
+            await withdraw(self.memory, newest, reason="popped")
+            return _item(newest[0])
 
     async def clear_session(self) -> None:
         """Put all items out of force. History keeps them."""

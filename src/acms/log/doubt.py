@@ -117,16 +117,26 @@ class _Brought:
             if own.whole:
                 self._whole.setdefault(own.whole, []).append(fact)
             known.update(own.text.split())
+        self._place = {key: place for place, key in enumerate(self._whole)}
+        self._longest = max((len(key.split()) for key in self._whole), default=0)
+        #: Values in a script that may put no spaces, by how they begin.
+        self._unspaced: dict[str, list[str]] = {}
+        for key in self._whole:
+            if not key.isascii():
+                self._unspaced.setdefault(key[:2], []).append(key)
 
     def of(self, own: _Statement) -> list[Fact]:
         """Return the facts whose names something says."""
         found = [fact for key in sorted(own.words & self._names.keys()) for fact in self._names[key]]
-        return found + [
-            fact
-            for key, some in self._whole.items()
-            if f" {key} " in own.text or (not key.isascii() and key in own.text)  # not all scripts put spaces
-            for fact in some
-        ]
+        said, words = set[str](), own.text.split()
+        for start in range(len(words)):
+            for end in range(start + 1, min(start + self._longest, len(words)) + 1):
+                said.add(" ".join(words[start:end]))
+        starts = {own.text[at : at + size] for at in range(len(own.text)) for size in (1, 2)}
+        for start in starts & self._unspaced.keys():
+            said.update(key for key in self._unspaced[start] if key in own.text)
+        whole = sorted(said & self._place.keys(), key=self._place.__getitem__)
+        return found + [fact for key in whole for fact in self._whole[key]]
 
 
 def _rests_on(fact: Fact, by_id: Mapping[str, Fact], named: Iterable[Fact]) -> tuple[str, ...]:
@@ -221,16 +231,17 @@ def labels(facts: Sequence[Fact], summaries: Iterable[Entry], owners: Collection
     return found
 
 
-def outdated(replacing: Sequence[Entry], cover: Cover) -> dict[int, str]:
+def outdated(cover: Cover) -> dict[int, str]:
     """Return what a reader has to be told of summaries that stand for something retracted or edited since, by version.
 
     `cover` is that of what can still be found: also a summary that a later one stands for is told of, because a prompt
     may go on showing it for a while.
     """
-    by_version = {entry.version: entry for entry in replacing}
+    summaries = [entry for entry in cover.replacing if entry.kind is Kind.SUMMARY]
+    by_version = {entry.version: entry for entry in cover.replacing} if summaries else {}
     found: dict[int, str] = {}
-    for summary in replacing:
-        for first, _, by in cover.changes(summary) if summary.kind is Kind.SUMMARY else ():
+    for summary in summaries:
+        for first, _, by in cover.changes(summary):
             change = by_version[by]
             if change.kind in (Kind.MESSAGE, Kind.RETRACTION):
                 reason = "updated" if change.kind is Kind.MESSAGE else ""

@@ -289,9 +289,9 @@ def one_by_one(entries: Iterable[Entry]) -> tuple[Span, ...]:
     return tuple((version, version) for version in sorted({entry.version for entry in entries}))
 
 
-def then(replacing: Iterable[Entry], drafts: Iterable[Draft], version: int) -> list[Entry]:
-    """Return entries that replace something, and after them drafts as if they were appended behind a version."""
-    found = list(replacing)
+def appended(drafts: Iterable[Draft], version: int) -> list[Entry]:
+    """Return drafts as if they were appended behind a version."""
+    found: list[Entry] = []
     for place, draft in enumerate(drafts, version + 1):
         values = {name: getattr(draft, name) for name in _DRAFT}
         found.append(

@@ -10,8 +10,11 @@ fact made from it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
+from itertools import compress, takewhile
+from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from acms.log.encoding import locate
@@ -22,6 +25,8 @@ LONG_RUN = 64
 """Versions out of force beside each other that are worth skipping when a log is read."""
 ENDED = ("removed", "archived")
 """Reasons of retractions that end a fact without making it untrue that it took the place of others."""
+
+_version = attrgetter("version")
 
 UNDO = "undo"
 """Reason of the retraction of a rewrite."""
@@ -55,7 +60,7 @@ def is_sealed(entry: Entry) -> bool:
 class Cover:
     """Which versions are out of force, and which entry put them there."""
 
-    __slots__ = ("_by", "_first", "_last", "retiring", "sealed", "shown")
+    __slots__ = ("_by", "_first", "_last", "_searchable", "replacing", "retiring", "sealed", "shown")
 
     def __init__(self, replacing: Iterable[Entry], *, searchable: bool = False) -> None:
         """Take every entry up to a version that replaces something.
@@ -66,40 +71,128 @@ class Cover:
         still be found: a summary then hides only earlier summaries, and what they all stand for is found as it was
         said.
         """
+        self._searchable = searchable
+        #: What it was made of, oldest first.
+        self.replacing = sorted(replacing, key=_version)
         self._first: list[int] = []
         self._last: list[int] = []
         self._by: list[int] = []
-        #: Edits and summaries in force, which are read at the first version they replace.
+        #: Edits and summaries in force, newest first, which are read at the first version they replace.
         self.shown: list[Entry] = []
         #: Facts and retractions with effect, newest first: what retires facts.
         self.retiring: list[Entry] = []
         #: Summaries in force that only a provider can read, newest first: for everybody else they hide nothing.
         self.sealed: list[Entry] = []
         keeping: set[int] = set()
-        newest_first = sorted(replacing, key=lambda entry: -entry.version)
-        summaries = [entry.version for entry in newest_first if entry.kind is Kind.SUMMARY][::-1]
-        for entry in newest_first:
+        summaries = [entry.version for entry in self.replacing if entry.kind is Kind.SUMMARY]
+        for entry in reversed(self.replacing):
             by = self.by(entry.version)
             if by is not None and (entry.kind is not Kind.FACT or by not in keeping):
                 continue
-            if entry.kind in (Kind.FACT, Kind.RETRACTION):
-                if entry.kind is Kind.FACT:
-                    if entry.state is State.ERASED and by is None:
-                        continue
-                    keeping.add(entry.version)
-                elif entry.data.get("reason") in ENDED:
-                    keeping.add(entry.version)
-                self.retiring.append(entry)
-            elif entry.kind is Kind.SUMMARY and self._hides_nothing(entry):
+            if entry.kind is Kind.FACT and entry.state is State.ERASED and by is None:
                 continue
+            if entry.kind is Kind.SUMMARY and self._hides_nothing(entry):
+                continue
+            if _keeps(entry):
+                keeping.add(entry.version)
             if searchable and entry.kind is Kind.SUMMARY:
                 for version in _within(summaries, entry.replaces):
                     self._add(version, version, entry.version)
             else:
                 for first, last in entry.replaces:
                     self._add(first, min(last, entry.version - 1), entry.version)
-            if entry.kind in (Kind.MESSAGE, Kind.SUMMARY):
-                self.shown.append(entry)
+            self._effects(entry).append(entry)
+
+    def then(self, newer: Sequence[Entry]) -> Cover:
+        """Return what is out of force once newer entries, oldest first, have followed.
+
+        It is what all of them make, and made of the newer ones alone unless these bring something back.
+        """
+        found = copy(self)
+        for name in ("_by", "_first", "_last", "replacing", "retiring", "sealed", "shown"):
+            setattr(found, name, list(getattr(self, name)))
+        for entry in newer:
+            if not found._follow(entry):
+                return Cover([*self.replacing, *newer], searchable=self._searchable)
+        return found
+
+    def batch(self, entry: Entry) -> list[Entry]:
+        """Return what replaces something and was appended behind an entry, in one append with it."""
+        return list(takewhile(lambda one: one.batch == entry.batch, self.after(entry.version)))
+
+    def after(self, version: int) -> list[Entry]:
+        """Return what replaces something and came after a version, oldest first."""
+        return self.replacing[bisect_right(self.replacing, version, key=_version) :]
+
+    def asked(self, began: int) -> Cover:
+        """Return what is out of force without the summaries after a version that nobody asked for."""
+        if not any(map(unasked, self.after(began))):
+            return self
+        effective = [one for one in self.replacing if not unasked(one) or one.version <= began]
+        return Cover(effective, searchable=self._searchable)
+
+    def _follow(self, entry: Entry) -> bool:
+        """Let the newest entry take effect; False when that may bring something back."""
+        if entry.kind is Kind.SUMMARY or entry.state is State.ERASED:  # seldom
+            return False
+        spans = [(first, min(last, entry.version - 1)) for first, last in entry.replaces]
+        ended: list[Entry] = []
+        for first, last in spans:
+            start = bisect_left(self.replacing, first, key=_version)
+            ended += self.replacing[start : bisect_right(self.replacing, last, key=_version)]
+            self._put(first, last, entry.version)
+        if not all(self._end(old, entry) for old in ended):
+            return False
+        self._effects(entry).insert(0, entry)
+        self.replacing.append(entry)
+        return True
+
+    def _end(self, old: Entry, newer: Entry) -> bool:
+        """Take the effect of an entry that a newer one has put out of force; False when something may come back."""
+        effects = self._effects(old)
+        place = bisect_left(effects, -old.version, key=_age)
+        has_effect = place < len(effects) and effects[place] is old
+        if old.kind is Kind.FACT and _keeps(newer):
+            return has_effect
+        if old.kind is Kind.SUMMARY:  # seldom
+            return False
+        if not has_effect:
+            return True
+        del effects[place]
+        left = any(by == old.version for span in old.replaces for _, _, by in self._inside(*span))
+        return not left or self._give_back(old.version)
+
+    def _give_back(self, version: int) -> bool:
+        """Leave what an entry put out of force to those before it; False when that may bring one of them to effect."""
+        left = [
+            (first, last)
+            for first, last, by in zip(self._first, self._last, self._by, strict=True)
+            if by == version
+        ]
+        kept = [by != version for by in self._by]
+        for first, last in left:
+            place = bisect_left(self.replacing, first, key=_version)
+            if place < bisect_right(self.replacing, last, key=_version):
+                return False
+        self._first, self._last, self._by = (
+            list(compress(of, kept)) for of in (self._first, self._last, self._by)
+        )
+        older = [one for one in (*self.shown, *self.retiring) if one.version < version]
+        claims = [
+            (one.version, max(first, start), min(last, end, one.version - 1))
+            for one in older
+            if not self._searchable or one.kind is not Kind.SUMMARY
+            for start, end in one.replaces
+            for first, last in left
+            if start <= last and first <= end
+        ]
+        for by, first, last in sorted(claims, reverse=True):
+            self._add(first, last, by)
+        return True
+
+    def _effects(self, entry: Entry) -> list[Entry]:
+        """Return those with effect to which an entry belongs."""
+        return self.shown if entry.kind in (Kind.MESSAGE, Kind.SUMMARY) else self.retiring
 
     def _hides_nothing(self, summary: Entry) -> bool:
         """Return whether a summary was erased, or can be read by a provider alone; the latter is remembered."""
@@ -116,8 +209,14 @@ class Cover:
     def edit_of(self, entry: Entry) -> Entry | None:
         """Return the edit in force that is read in an entry's place; None when there is none."""
         by = self.by(entry.version)
-        found = next((edit for edit in self.shown if edit.version == by), None)
+        place = 0 if by is None else bisect_left(self.shown, -by, key=_age)
+        found = next((edit for edit in self.shown[place : place + 1] if edit.version == by), None)
         return found if found is not None and found.kind is Kind.MESSAGE else None
+
+    def edits(self, entry: Entry) -> list[Entry]:
+        """Return all edits of an entry, oldest first, also those that were undone."""
+        said = entry.version, entry.version
+        return [one for one in self.after(entry.version) if one.kind is Kind.MESSAGE and said in one.replaces]
 
     def __bool__(self) -> bool:
         """Whether anything is out of force."""
@@ -129,13 +228,8 @@ class Cover:
 
     def changes(self, summary: Entry) -> list[tuple[int, int, int]]:
         """Return what of a summary's spans was put out of force after it: first and last version, and by which one."""
-        found: list[tuple[int, int, int]] = []
-        for start, end in summary.replaces:
-            place = max(0, bisect_right(self._first, start) - 1)
-            for at in range(place, bisect_right(self._first, end)):
-                if self._by[at] > summary.version and self._last[at] >= start:
-                    found.append((max(self._first[at], start), min(self._last[at], end), self._by[at]))
-        return found
+        found = [one for span in summary.replaces for one in self._inside(*span)]
+        return [one for one in found if one[2] > summary.version]
 
     def outdates(self, summary: Entry) -> bool:
         """Return whether something of what a summary stands for was put out of force after it."""
@@ -154,6 +248,21 @@ class Cover:
             found.append((start, last))
         return found
 
+    def _inside(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """Return what of a span is out of force: first and last version, and by which one."""
+        for at in range(bisect_left(self._last, first), bisect_right(self._first, last)):
+            yield max(self._first[at], first), min(self._last[at], last), self._by[at]
+
+    def _put(self, first: int, last: int, by: int) -> None:
+        """Put versions out of force by what is newer than all that did."""
+        start, end = bisect_left(self._last, first), bisect_right(self._first, last)
+        cut = [(first, last, by)]
+        if start < end and self._first[start] < first:
+            cut.insert(0, (self._first[start], first - 1, self._by[start]))
+        if start < end and self._last[end - 1] > last:
+            cut.append((last + 1, self._last[end - 1], self._by[end - 1]))
+        self._first[start:end], self._last[start:end], self._by[start:end] = zip(*cut, strict=True)
+
     def _add(self, first: int, last: int, by: int) -> None:
         """Add what is not covered yet: a newer replacement keeps its claim."""
         while first <= last:
@@ -169,6 +278,7 @@ class Cover:
             first = end + 1
 
 
+<<<<<<< HEAD
 def read_as(replacing: Sequence[Entry]) -> Callable[[int], tuple[Entry | None, Entry | None]]:
     """Return what tells of the message of a version as which edit it reads, and what has ended it; a summary ends none.
 
@@ -185,6 +295,15 @@ def read_as(replacing: Sequence[Entry]) -> Callable[[int], tuple[Entry | None, E
         return (by[cause], None) if by[cause].kind is Kind.MESSAGE else (edits.get(version), by[cause])
 
     return read
+=======
+def _age(entry: Entry) -> int:
+    return -entry.version
+
+
+def _keeps(entry: Entry) -> bool:
+    """Whether what a fact replaced stays out of force when an entry puts that fact out of force."""
+    return entry.kind is Kind.FACT or (entry.kind is Kind.RETRACTION and entry.data.get("reason") in ENDED)
+>>>>>>> h-retract
 
 
 def _within(versions: Sequence[int], spans: Iterable[Span]) -> list[int]:

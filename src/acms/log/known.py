@@ -11,7 +11,12 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 
 from acms.log.encoding import dump
+<<<<<<< HEAD
 from acms.log.in_force import read_as
+=======
+from acms.log.in_force import Cover
+from acms.log.read import cover_at
+>>>>>>> h-retract
 from acms.model import (
     Entry,
     Head,
@@ -140,7 +145,8 @@ class Known:
         self._told: list[Row] = []
         self._keys: dict[str, Row] = {}
         self._rows: list[Row] | None = None
-        self._replacing: list[Entry] = []
+        #: What can no longer be found of it.
+        self.cover = Cover(())
 
     async def catch_up(self, storage: StorageBackend, context: str) -> Head:
         """Read what came since the last time; return where the log stands."""
@@ -155,9 +161,9 @@ class Known:
             return head
         after = 0 if old is None else old.version
         entries = await storage.read(context, after=after, at=head.version, kinds=(Kind.MESSAGE,))
-        replacing = self._replacing
+        cover = self.cover
         if head.rewrites != (0 if old is None else old.rewrites):
-            replacing = await storage.read(context, at=head.version, replacing=True)
+            cover = await cover_at(storage, context, head, head.version, searchable=True)
         if self._head is not old:  # another task was first
             return await self.catch_up(storage, context)
         for entry in entries:
@@ -166,7 +172,7 @@ class Known:
                 self._told.append(row)
                 if row.key is not None:
                     self._keys[row.key] = row
-        self._head, self._replacing, self._rows = head, replacing, None
+        self._head, self.cover, self._rows = head, cover, None
         return head
 
     def under(self, key: str) -> Row | None:
@@ -177,16 +183,20 @@ class Known:
     def rows(self) -> list[Row]:
         """Return the messages as they read now, oldest first."""
         if self._rows is None:
-            self._rows = self._read() if self._replacing else self._told
+            self._rows = self._read() if self.cover.replacing else self._told
         return self._rows
 
-    @property
-    def replacing(self) -> list[Entry]:
-        """Return the entries that replace something."""
-        return self._replacing
-
     def _read(self) -> list[Row]:
+<<<<<<< HEAD
         read = read_as(self._replacing)
+=======
+        cover = self.cover
+        by = {entry.version: entry for entry in cover.replacing}
+        edits: dict[int, Entry] = {}
+        for entry in cover.replacing:
+            if entry.kind is Kind.MESSAGE:
+                edits.update(dict.fromkeys([first for first, _ in entry.replaces], entry))
+>>>>>>> h-retract
         found: list[Row] = []
         for row in self._told:
             edit, ended = read(row.version)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Protocol, runtime_checkable
 
 from acms.errors import SessionNotFoundError, ValidationError
 from acms.knowledge import Fact
@@ -12,7 +13,7 @@ from acms.log.facts import facts, valid_times
 from acms.log.in_force import LONG_RUN, Cover, effective
 from acms.log.validation import PROFILE
 from acms.log.validity import Period
-from acms.model import Context, Entry, Head, Kind, State
+from acms.model import Context, Entry, Head, Kind, Span, State
 from acms.ports import StorageBackend
 
 SHOWN = (Kind.MESSAGE, Kind.SUMMARY)
@@ -28,9 +29,24 @@ def version_of(head: Head, at: int | None) -> int:
     return at
 
 
-async def cover_at(storage: StorageBackend, context: str, head: Head, version: int) -> Cover:
-    """Return what is out of force at a version."""
-    return Cover(await storage.read(context, at=version, replacing=True) if head.rewrites else [])
+@runtime_checkable
+class HasCovers(Protocol):
+    """A store that remembers what is out of force."""
+
+    async def cover(self, context: str, head: Head, version: int, *, searchable: bool) -> Cover:
+        """Return what is out of force at a version."""
+        ...
+
+
+async def cover_at(
+    storage: StorageBackend, context: str, head: Head, version: int, *, searchable: bool = False
+) -> Cover:
+    """Return what is out of force at a version, or with `searchable` what cannot be found; nobody may change it."""
+    if not head.rewrites:
+        return Cover(())
+    if isinstance(storage, HasCovers):
+        return await storage.cover(context, head, version, searchable=searchable)
+    return Cover(await storage.read(context, at=version, replacing=True), searchable=searchable)
 
 
 async def valid_times_at(
@@ -42,10 +58,9 @@ async def valid_times_at(
     in doubt.
     """
     made = await storage.read(context, at=version, kinds=(Kind.FACT,))
-    replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
-    cover = Cover(replacing, searchable=True)
-    times = await _fact_times(storage, context, version, facts(made, cover, replacing)) if made else {}
-    for place, label in outdated(replacing, cover).items():
+    cover = await cover_at(storage, context, head, version, searchable=True)
+    times = await _fact_times(storage, context, version, facts(made, cover, cover.replacing)) if made else {}
+    for place, label in outdated(cover).items():
         times.setdefault(place, Period(doubt=label))
     return times
 
@@ -134,8 +149,7 @@ async def messages_behind(
     """
     if all(entry.kind is not Kind.SUMMARY for entry in entries):
         return tuple(entries)
-    replacing = await storage.read(context, at=head.version, replacing=True)
-    cover = Cover(replacing, searchable=True)
+    cover = await cover_at(storage, context, head, head.version, searchable=True)
     found: list[Entry] = []
     for entry in entries:
         found += [entry] if entry.kind is not Kind.SUMMARY else await _behind(storage, context, cover, entry)
@@ -162,17 +176,29 @@ async def active(
         messages = sum(1 for entry in sequence if entry.kind is Kind.MESSAGE)
         return messages, sum(entry.tokens for entry in sequence)
     messages, tokens = await _message_counts(storage, context, version)
-    for first, last in cover.spans():
+    for first, last in _blocks(cover.spans()):
         if last - first < LONG_RUN:
             for entry in await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,)):
-                messages -= 1
-                tokens -= entry.tokens
+                if cover.by(entry.version) is not None:
+                    messages -= 1
+                    tokens -= entry.tokens
             continue
         for end, sign in ((last, -1), (first - 1, 1)):  # what lies between need not be read
             more_messages, more_tokens = await _message_counts(storage, context, end)
             messages += sign * more_messages
             tokens += sign * more_tokens
     return messages, tokens + sum(entry.tokens for entry in cover.shown if entry.kind is Kind.SUMMARY)
+
+
+def _blocks(spans: Iterable[Span]) -> list[Span]:
+    """Return ascending spans, those that lie close together as one: it costs less to read what is between them."""
+    found: list[Span] = []
+    for first, last in spans:
+        if found and last - found[-1][0] < LONG_RUN:
+            found[-1] = (found[-1][0], last)
+        else:
+            found.append((first, last))
+    return found
 
 
 async def _message_counts(storage: StorageBackend, context: str, version: int) -> tuple[int, int]:

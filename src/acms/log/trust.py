@@ -21,6 +21,15 @@ RANK = {
 }
 """Each class with its place, the least trusted first."""
 
+OF_ROLE = {
+    Role.SYSTEM: Origin.SYSTEM,
+    Role.DEVELOPER: Origin.SYSTEM,
+    Role.USER: Origin.USER,
+    Role.ASSISTANT: Origin.ASSISTANT,
+    Role.TOOL: Origin.TOOL,
+}
+"""The class of what is said in a role, where its caller names none."""
+
 LEADING = (Role.SYSTEM, Role.DEVELOPER)
 """Roles that instruct: no summary stands for what they say at the start of a log."""
 

@@ -175,17 +175,17 @@ def _segment_back(one: Any) -> Segment:
 # ── is it still so ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def lasts(kept: Placements, replacing: Sequence[Entry], rows: Sequence[Entry | None]) -> bool:
+def lasts(kept: Placements, shown: Cover, found: Cover, rows: Sequence[Entry | None]) -> bool:
     """Return whether an epoch can go on: nothing it shows was replaced, retracted, erased or lost since it began.
 
-    `replacing` are the entries of the log that put others out of force, `rows` those that `kept.ids` name. A summary
-    that nobody asked for takes effect with the next epoch; what a summary stands for is recalled as it was said.
+    `shown` is what is out of force in the log, `found` what cannot be found, `rows` are the entries that `kept.ids`
+    name. A summary that nobody asked for takes effect with the next epoch; what a summary stands for is recalled as it
+    was said.
     """
-    for entry in replacing:
-        if entry.version > kept.began and not unasked(entry) and _reaches(entry, kept.first):
-            return False
-    effective = [one for one in replacing if not unasked(one) or one.version <= kept.began]
-    shown, found = Cover(effective), Cover(effective, searchable=True)
+    news = shown.after(kept.began)
+    if any(not unasked(entry) and _reaches(entry, kept.first) for entry in news):
+        return False
+    shown, found = shown.asked(kept.began), found.asked(kept.began)
     lead = dict(kept.lead)
     return all(
         row is not None

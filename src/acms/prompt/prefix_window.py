@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from acms.log.in_force import Cover, unasked
-from acms.log.read import version_of
+from acms.log.in_force import unasked
+from acms.log.read import cover_at, version_of
 from acms.model import Kind
 from acms.plan.prefix_cache import distance, epoch
 from acms.ports import Frame, StorageBackend
@@ -30,9 +30,9 @@ async def gather_epoch(
     """
     head = await storage.head(context)
     version = version_of(head, at)
-    replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
-    waits = not head.epoch and any(map(unasked, replacing))  # where content is gone a summary is all there is
-    cover = Cover([one for one in replacing if not (waits and unasked(one))])
+    whole = await cover_at(storage, context, head, version)
+    cover = whole if head.epoch else whole.asked(0)  # where content is gone a summary is all there is
+    waits = cover is not whole
     said = await gather_newest(storage, context, at, frame, budget, stage, cover)
     length = _length(said, scale, slack)
     said = replace(said, length=length)
@@ -41,7 +41,7 @@ async def gather_epoch(
         return said
     since = epoch(tokens, length)
     began = min((unit.version for unit in said.units if before(unit) >= since), default=version)
-    cover = Cover([one for one in replacing if not unasked(one) or one.version <= began])
+    cover = whole.asked(began)
     ends = [last for one in cover.shown if unasked(one) for _, last in one.replaces]
     if not ends:
         return said
@@ -50,7 +50,9 @@ async def gather_epoch(
     left = [unit for unit in rest.units if unit.entries[0].kind is Kind.MESSAGE and unit.version < max(ends)]
     older = [unit for unit in left if known.isdisjoint(entry.id for entry in unit.entries)]
     stays = frozenset(entry.id for unit in left for entry in unit.entries)
-    gone = {one.id for one in replacing if one.kind is Kind.SUMMARY}.difference(one.id for one in cover.shown)
+    gone = {one.id for one in whole.replacing if one.kind is Kind.SUMMARY}.difference(
+        one.id for one in cover.shown
+    )
     now = [unit for unit in said.units if gone.isdisjoint(entry.id for entry in unit.entries)]
     return replace(said, cover=cover, units=[*older, *now], stays=stays)
 

@@ -193,11 +193,12 @@ class Staying:
         if head.epoch != kept.generation:
             return False
         rows = await storage.get(kept.ids) if kept.ids else []
-        replacing = await storage.read(context.id, at=head.version, replacing=True) if head.rewrites else []
+        shown = await cover_at(storage, context.id, head, head.version)
+        found = await cover_at(storage, context.id, head, head.version, searchable=True)
         others = placements.strangers(kept, [context.id, *(owner for owner, _ in context.lineage)])
         foreign = {id for ids in others.values() for id in ids}
         own = [row for id, row in zip(kept.ids, rows, strict=True) if id not in foreign]
-        if not placements.lasts(kept, replacing, own):
+        if not placements.lasts(kept, shown, found, own):
             return False
         known = [row for row in rows if row is not None and row.state is State.LIVE]
         if len(known) < len(rows) or not await self._known_elsewhere(others):

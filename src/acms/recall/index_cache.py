@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from acms.errors import ACMSError, VectorsUnavailableError
 from acms.log.in_force import NONE, Cover, Stale, stale
-from acms.log.read import profile, valid_times_at
+from acms.log.read import cover_at, profile, valid_times_at
 from acms.log.validity import Period
 from acms.model import Context, Derived, Draft, Head, State
 from acms.observability.logging import log
@@ -260,8 +260,7 @@ class Indexes:
         if known is not None and known[0] == stamp and version == head.version:
             self._in_force.move_to_end(context)
             return known[1]
-        replacing = await self.storage.read(context, at=version, replacing=True)
-        cover = Cover(replacing, searchable=True)
+        cover = await cover_at(self.storage, context, head, version, searchable=True)
         found = InForce(cover, stale(cover))
         if version == head.version:
             self._in_force[context] = stamp, found

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from acms.errors import SessionNotFoundError
 from acms.log.encoding import locate
-from acms.log.in_force import NONE, Cover, Stale, Unit, Units, anchor, effective, shown_role, unasked, units
+from acms.log.in_force import NONE, Cover, Stale, Unit, Units, anchor, effective, shown_role, units
 from acms.log.read import SHOWN, cover_at, read_stretches, version_of
 from acms.log.trust import LEADING, instructs
 from acms.log.validity import UNLABELLED, Labels, Period
@@ -200,8 +200,7 @@ async def gather_since(
     head = await storage.head(context)
     cover = None
     if began is not None and head.rewrites:
-        replacing = await storage.read(context, at=version_of(head, at), replacing=True)
-        cover = Cover([one for one in replacing if not unasked(one) or one.version <= began])
+        cover = (await cover_at(storage, context, head, version_of(head, at))).asked(began)
     return await _gather_back(storage, head, at, 64, enough, stage, cover)
 
 

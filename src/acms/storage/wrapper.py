@@ -9,16 +9,19 @@ one it was read under (rule 2.1). What is missing is read in runs.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
+from operator import attrgetter
 from time import monotonic
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from acms.errors import ACMSError
 from acms.log.encoding import locate
+from acms.log.in_force import Cover
 from acms.model import (
     Durability,
     Entry,
@@ -100,6 +103,7 @@ class WrapperStorage:
     aclose = _inside(StorageBackend.aclose)
 
 
+_version = attrgetter("version")
 _ENTRY_BYTES = 1_500
 """What an entry without text takes in memory."""
 
@@ -137,6 +141,8 @@ class _Line:
     upto: int = 0
     #: `Head.rewrites` at that version.
     rewrites: int = 0
+    #: What the first of them put out of force, with and without what can still be found.
+    covers: dict[bool, Cover] = field(default_factory=dict)
     #: True once it was evicted: whoever still walks it no longer counts its bytes.
     dropped: bool = False
 
@@ -200,10 +206,26 @@ class CachedStorage(WrapperStorage):
         line = self._line(context, head)
         if replacing:
             known = await self._replacing(context, head, line)
-            return read.cut([entry for entry in known if first <= entry.version <= last])
+            start = bisect_left(known, first, key=_version)
+            return read.cut(known[start : bisect_right(known, last, key=_version)])
         if kinds is not None and Kind.MESSAGE not in kinds:
             return await read._replace(at=last).of(self.inner, context)
         return await self._walk(context, line, read, first, last)
+
+    async def cover(self, context: str, head: Head, version: int, *, searchable: bool) -> Cover:
+        """Return what is out of force at a version; what came since the last time is added to what is remembered."""
+        line = self._line(context, head)
+        known = await self._replacing(context, head, line)
+        size = bisect_right(known, version, key=_version)
+        cover = line.covers.get(searchable)
+        done = 0 if cover is None else len(cover.replacing)
+        if cover is None or done > size:
+            found = Cover(known[:size], searchable=searchable)
+        else:
+            found = cover.then(known[done:size]) if done < size else cover
+        if done < size:
+            line.covers[searchable] = found
+        return found
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, from memory where they are there and their context's epoch is still the same."""

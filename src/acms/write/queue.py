@@ -56,7 +56,7 @@ from acms.ports import StorageBackend
 from acms.results import MessageReceipt
 from acms.runtime.loops import PerLoop
 from acms.session_state import SharedSession
-from acms.storage.handles import here
+from acms.storage.handles import here, shared
 from acms.write.episodes import Place, Tail, place, tail_of
 
 MERGE = 512
@@ -406,6 +406,11 @@ class WriteQueue:
             start += len(drafts)
         return delivered
 
+    @property
+    def _front(self) -> StorageBackend:
+        """The store behind the cache that its sessions share."""
+        return shared(self._storage).front or self._storage
+
     def forget_policy(self) -> None:
         """Ask for the policy again with the next append."""
         self._policy = None
@@ -429,8 +434,8 @@ class WriteQueue:
         if not due(policy, total, total - tail.asked):
             return ()
         if self._hidden[:2] != (head.rewrites, head.epoch):
-            cover = await read.cover_at(self._storage, self.context, head, head.version)
-            _, tokens = await active(self._storage, self.context, head, head.version, cover)
+            cover = await read.cover_at(self._front, self.context, head, head.version)
+            _, tokens = await active(self._front, self.context, head, head.version, cover)
             self._hidden = (head.rewrites, head.epoch, head.tokens - tokens)
         if not due(policy, total - self._hidden[2], total - tail.asked):
             return ()
@@ -444,7 +449,7 @@ class WriteQueue:
         gone = [span for drafts in placed for one in drafts if one.kind in rewrites for span in one.replaces]
         if not gone or not policy.enabled or not policy.budget:
             return False
-        cover = await read.cover_at(self._storage, self.context, head, head.version)
+        cover = await read.cover_at(self._front, self.context, head, head.version)
         return any(
             summary.kind is Kind.SUMMARY
             and _meet(summary.replaces, gone)

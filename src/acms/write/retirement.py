@@ -16,7 +16,7 @@ from acms.log import policy
 from acms.log.encoding import locate
 from acms.log.facts import REVOKED
 from acms.log.in_force import Cover
-from acms.log.read import profile
+from acms.log.read import cover_at, profile
 from acms.model import Append, Context, Draft, Entry, Expect, Kind, Origin, Span
 from acms.ports import StorageBackend
 
@@ -38,7 +38,7 @@ async def rewrite(
     storage: StorageBackend,
     context: str,
     draft: Draft,
-    replacing: Sequence[Entry],
+    cover: Cover,
     *,
     version: int,
     gone: Iterable[Entry] = (),
@@ -48,15 +48,14 @@ async def rewrite(
 
     Facts that were made from the messages `gone` are retired in an entry of their own behind the draft. The rewrite
     `undone` is taken back with the retirements it caused. `ConflictError` when a fact would come back to an address of
-    cardinality one that another one fills.
+    cardinality one that another one fills. `cover` is that of what can be found: what a summary stands for comes and
+    goes with its facts as if it were said.
     """
-    # What a summary stands for can still be found: its facts come and go as if it were said.
-    before = Cover(replacing, searchable=True)
     if undone is not None:
-        caused = [one for one in replacing if _caused(one, undone) and before.by(one.version) is None]
+        caused = [one for one in cover.batch(undone) if _caused(one) and cover.by(one.version) is None]
         draft = replace(draft, replaces=(*draft.replaces, *rules.one_by_one(caused)))
     ids = frozenset(entry.id for entry in gone if entry.kind is Kind.MESSAGE)
-    drafts = await with_facts(storage, context, [draft], replacing, version, ids)
+    drafts = await with_facts(storage, context, [draft], cover, version, ids)
     return Rewrite(drafts, ids, undone.id if undone is not None else None)
 
 
@@ -64,7 +63,7 @@ async def with_facts(
     storage: StorageBackend,
     context: str,
     drafts: Sequence[Draft],
-    replacing: Sequence[Entry],
+    cover: Cover,
     version: int,
     gone: frozenset[str],
 ) -> tuple[Draft, ...]:
@@ -72,12 +71,11 @@ async def with_facts(
     made = await storage.read(context, at=version, kinds=(Kind.FACT,))
     if not made:
         return tuple(drafts)
-    after = Cover(rules.then(replacing, drafts, version), searchable=True)
+    after = cover.then(rules.appended(drafts, version))
     cited = gone.union(*[_called(entry) for entry in await storage.get(sorted(gone)) if entry is not None])
     revoked = rules.revoked(made, after, cited)
     found = (*drafts, _revocation(revoked, gone)) if revoked else tuple(drafts)
-    after = Cover(rules.then(replacing, found, version), searchable=True)
-    clash = rules.collision(made, Cover(replacing, searchable=True), after)
+    clash = rules.collision(made, cover, cover.then(rules.appended(found, version)))
     if clash is not None:
         raise _clash(*clash)
     return found
@@ -88,10 +86,9 @@ def _called(entry: Entry) -> tuple[str, ...]:
     return (entry.id,) if entry.replaces else (entry.id, *entry.sources)
 
 
-def _caused(entry: Entry, by: Entry) -> bool:
-    """Whether a retirement of facts was written with a rewrite."""
-    revocation = entry.kind is Kind.RETRACTION and entry.data.get("reason") == REVOKED
-    return revocation and entry.batch == by.batch and entry.version > by.version
+def _caused(entry: Entry) -> bool:
+    """Whether what was written behind a rewrite is the retirement of facts that it caused."""
+    return entry.kind is Kind.RETRACTION and entry.data.get("reason") == REVOKED
 
 
 def _clash(fact: Entry, other: Entry) -> ConflictError:
@@ -126,9 +123,9 @@ async def follow(storage: StorageBackend, namespace: str, done: Rewrite, by: str
         made = await storage.read(known.id, at=head.version, kinds=(Kind.FACT,))
         if not made:
             return
-        replacing = await storage.read(known.id, at=head.version, replacing=True)
+        cover = await cover_at(storage, known.id, head, head.version)
         drafts = await _shared(
-            storage, made, replacing, _following(made, replacing, done, by, head.version), head.version
+            storage, made, cover, _following(made, cover, done, by, head.version), head.version
         )
         if not drafts:
             return
@@ -173,14 +170,13 @@ async def follow_private(storage: StorageBackend, context: Context) -> None:
 async def _shared(
     storage: StorageBackend,
     made: Sequence[Entry],
-    replacing: Sequence[Entry],
+    before: Cover,
     drafts: tuple[Draft, ...],
     version: int,
 ) -> tuple[Draft, ...]:
     """Return what is appended to a profile, with what keeps facts retired that only private sessions said."""
-    before = Cover(replacing)
     while True:
-        after = Cover(rules.then(replacing, drafts, version))
+        after = before.then(rules.appended(drafts, version))
         back = [
             fact
             for fact in made
@@ -211,12 +207,11 @@ def _said_in(fact: Entry, context: str, upto: int) -> bool:
 
 
 def _following(
-    made: Sequence[Entry], replacing: Sequence[Entry], done: Rewrite, by: str, version: int
+    made: Sequence[Entry], cover: Cover, done: Rewrite, by: str, version: int
 ) -> tuple[Draft, ...]:
-    cover = Cover(replacing)
     back = [
         one
-        for one in replacing
+        for one in cover.replacing
         if done.undone is not None and one.data.get("by") == done.undone and cover.by(one.version) is None
     ]
     undo = Draft(
@@ -227,26 +222,26 @@ def _following(
         sources=tuple(one.id for one in back),
         data={"reason": "undo"},
     )
-    drafts = _with_revocation((undo,), made, replacing, done, by, version)
-    if back and rules.collision(made, cover, Cover(rules.then(replacing, drafts, version))) is None:
+    drafts = _with_revocation((undo,), made, cover, done, by, version)
+    if back and rules.collision(made, cover, cover.then(rules.appended(drafts, version))) is None:
         return drafts
-    return _with_revocation((), made, replacing, done, by, version)  # what was learned since is not overruled
+    return _with_revocation((), made, cover, done, by, version)  # what was learned since is not overruled
 
 
 def _with_revocation(
     first: tuple[Draft, ...],
     made: Sequence[Entry],
-    replacing: Sequence[Entry],
+    cover: Cover,
     done: Rewrite,
     by: str,
     version: int,
 ) -> tuple[Draft, ...]:
-    cover = Cover(rules.then(replacing, first, version))
-    revoked = rules.revoked(made, cover, done.gone, whole=done.whole)
+    after = cover.then(rules.appended(first, version))
+    revoked = rules.revoked(made, after, done.gone, whole=done.whole)
     return (*first, _revocation(revoked, done.gone, by)) if revoked else first
 
 
-def ended(target: Entry, made: Iterable[Entry], replacing: Iterable[Entry]) -> tuple[Span, ...]:
-    """Return the places of a fact that is retracted and of all it stands in for."""
-    found = rules.Succession(made, Cover(replacing))
-    return rules.one_by_one([target, *found.chain(target)])
+def ended(targets: Sequence[Entry], made: Iterable[Entry], cover: Cover) -> tuple[Span, ...]:
+    """Return the places of facts that are retracted and of all they stand in for."""
+    found = rules.Succession(made, cover)
+    return rules.one_by_one([one for target in targets for one in (target, *found.chain(target))])

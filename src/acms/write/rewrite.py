@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 from acms.errors import ConflictError, ExpiredError, GoneError, PreconditionError, ValidationError
 from acms.log import validation
-from acms.log.in_force import UNDO, Cover, group_spans, is_record
-from acms.log.read import SHOWN
+from acms.log.in_force import UNDO, Cover, anchor, group_spans, is_record
+from acms.log.read import SHOWN, cover_at
 from acms.model import Draft, Entry, Head, Kind, Origin, Part, Receipt, Span, State, Text, ToolResult
 from acms.ports import StorageBackend
 from acms.privacy.modes import stored_mode
@@ -30,11 +30,9 @@ async def retract(shared: SharedSession, writer: Writer, id: str, *, reason: str
     """Put an entry out of force, a tool group whole; return the version of the retraction."""
     reason = validation.name(reason, "reason")
     while True:
-        context, target, replacing, head = await _target(shared, id)
+        context, target, cover, head = await _target(shared, id)
         if is_record(target):
             return await undo_merge(shared, writer, context, target)
-        # What a summary stands for can still be found and come back: that too must end.
-        cover = Cover(replacing, searchable=True)
         edit = cover.edit_of(target)
         by = cover.by(target.version)
         members = [target]
@@ -51,15 +49,16 @@ async def retract(shared: SharedSession, writer: Writer, id: str, *, reason: str
             spans, targets = (*spans, *edit.replaces, (edit.version, edit.version)), [*targets, edit]
         if by is not None and edit is None:
             # Whoever was cut short behind the first commit completes it by doing it again.
-            first = next(one for one in replacing if one.version == by)
-            edits = [one for one in replacing if (one.version, one.version) in first.replaces]
+            first = next(one for one in cover.replacing if one.version == by)
+            edits = [one for one in cover.replacing if (one.version, one.version) in first.replaces]
             gone = frozenset(one.id for one in (*targets, *edits) if one.kind is Kind.MESSAGE)
             again = retirement.Rewrite((), gone, target.id)
             await retirement.follow(shared.storage, shared.namespace, again, first.id)
             return by
         if target.kind is Kind.FACT:
             made = await shared.storage.read(context, at=head.version, kinds=(Kind.FACT,))
-            spans = retirement.ended(target, made, replacing)
+            shown = await cover_at(shared.storage, context, head, head.version)
+            spans = retirement.ended([target], made, shown)
         draft = Draft(
             kind=Kind.RETRACTION,
             created_at=datetime.now(UTC),
@@ -73,9 +72,8 @@ async def retract(shared: SharedSession, writer: Writer, id: str, *, reason: str
             writer,
             context,
             draft,
-            replacing,
             head,
-            target.id,
+            draft.sources,
             reason,
             gone=targets,
             undone=target if edit is None else None,
@@ -84,12 +82,63 @@ async def retract(shared: SharedSession, writer: Writer, id: str, *, reason: str
             return receipt.versions[0]
 
 
+async def withdraw(shared: SharedSession, writer: Writer, entries: Sequence[Entry], *, reason: str) -> int:
+    """Put messages and summaries out of force for good, with one retraction; return its version.
+
+    A message goes with its edits, a summary with all it stands for, so that nothing comes back for them. Of a tool
+    group only what is named goes.
+    """
+    reason = validation.name(reason, "reason")
+    while True:
+        context = await shared.find()
+        assert context is not None
+        head = await shared.storage.head(context)
+        cover = await cover_at(shared.storage, context, head, head.version, searchable=True)
+        found = await _behind(shared.storage, context, cover, entries)
+        if not found:
+            return await retract(shared, writer, entries[0].id, reason=reason, alone=True)
+        spans = {(one.version, one.version) for one in found}
+        draft = Draft(
+            kind=Kind.RETRACTION,
+            created_at=datetime.now(UTC),
+            origin=Origin.DERIVED,
+            replaces=tuple(sorted(spans.union(*[one.replaces for one in found if one.kind is Kind.MESSAGE]))),
+            sources=tuple([one.id for one in found if one.kind is Kind.SUMMARY or not one.replaces]),
+            data={"reason": reason},
+        )
+        receipt = await _rewrite(shared, writer, context, draft, head, draft.sources, reason, gone=found)
+        if receipt is not None:
+            return receipt.versions[0]
+
+
+async def _behind(
+    storage: StorageBackend, context: str, cover: Cover, entries: Sequence[Entry]
+) -> list[Entry]:
+    """Return what goes with some entries: of what is in force these, their edits, and what summaries stand for."""
+    found: dict[int, Entry] = {}
+    waiting = list(entries)
+    while waiting:
+        entry = waiting.pop()
+        if entry.kind is Kind.MESSAGE and entry.replaces:
+            said = anchor(entry)
+            waiting += await storage.read(context, at=said, after=said - 1)
+            continue
+        edit = cover.edit_of(entry) or entry
+        by = cover.by(edit.version)
+        if edit.version in found or (by is not None and by not in found):
+            continue
+        found |= {entry.version: entry, edit.version: edit}
+        for first, last in entry.replaces:
+            rows = await storage.read(context, at=last, after=first - 1, kinds=SHOWN)
+            waiting += [row for row in rows if row.kind is Kind.SUMMARY or not row.replaces]
+    return [found[version] for version in sorted(found)]
+
+
 async def take_back(
     shared: SharedSession,
     writer: Writer,
     context: str,
     entry: Entry,
-    replacing: Sequence[Entry],
     head: Head,
     *,
     spans: tuple[Span, ...] = (),
@@ -108,7 +157,7 @@ async def take_back(
         data={"reason": UNDO},
     )
     return await _rewrite(
-        shared, writer, context, draft, replacing, head, entry.id, UNDO, gone=gone or [entry], undone=entry
+        shared, writer, context, draft, head, draft.sources, UNDO, gone=gone or [entry], undone=entry
     )
 
 
@@ -118,9 +167,8 @@ async def undo_merge(shared: SharedSession, writer: Writer, context: str, record
     first, last = record.batch, record.version
     while True:
         head = await storage.head(context)
-        replacing = await storage.read(context, at=head.version, replacing=True)
-        cover = Cover(replacing)
-        by_version = {one.version: one for one in replacing}
+        cover = await cover_at(storage, context, head, head.version)
+        by_version = {one.version: one for one in cover.replacing}
         by = cover.by(last)
         if by is not None:
             if await taken_back(shared, record, by_version[by]):
@@ -132,9 +180,7 @@ async def undo_merge(shared: SharedSession, writer: Writer, context: str, record
                 raise replaced(version, later.version)
         came = await storage.read(context, after=first - 1, at=last)
         await refuse_expired(storage, context, came, cover)
-        receipt = await take_back(
-            shared, writer, context, record, replacing, head, spans=((first, last),), gone=came
-        )
+        receipt = await take_back(shared, writer, context, record, head, spans=((first, last),), gone=came)
         if receipt is not None:
             return receipt.versions[0]
 
@@ -173,17 +219,17 @@ async def _rewrite(
     writer: Writer,
     context: str,
     draft: Draft,
-    replacing: Sequence[Entry],
     head: Head,
-    id: str,
+    ids: Sequence[str],
     reason: str,
     *,
     gone: Sequence[Entry],
     undone: Entry | None = None,
 ) -> Receipt | None:
     """Append a rewrite with what it does to facts; None when something came first: decide again."""
+    cover = await cover_at(shared.storage, context, head, head.version, searchable=True)
     done = await retirement.rewrite(
-        shared.storage, context, draft, replacing, version=head.version, gone=gone, undone=undone
+        shared.storage, context, draft, cover, version=head.version, gone=gone, undone=undone
     )
     regroups = any(one.group is not None or one.replaces for one in gone)
     delivered = await writer.rewrite(context, done.drafts, head, regroups=regroups)
@@ -191,7 +237,8 @@ async def _rewrite(
         return None
     receipt = delivered.receipt
     await retirement.follow(shared.storage, shared.namespace, done, receipt.ids[0])
-    shared.rewritten(context, receipt.versions[0], id, reason)
+    for id in ids:
+        shared.rewritten(context, receipt.versions[0], id, reason)
     return receipt
 
 
@@ -224,10 +271,8 @@ async def replace(
     content = validation.text(content, "content")
     expected = None if sha256 is None else validation.name(sha256, "sha256").lower()
     while True:
-        context, target, replacing, head = await _target(shared, id)
-        cover = Cover(replacing, searchable=True)  # what a summary stands for can be found, and corrected
-        said = (target.version, target.version)
-        before = [target, *(one for one in replacing if one.kind is Kind.MESSAGE and said in one.replaces)]
+        context, target, cover, head = await _target(shared, id)
+        before = [target, *cover.edits(target)]
         target = cover.edit_of(target) or target
         if target.kind is not Kind.MESSAGE or target.role is None:
             raise ValidationError(
@@ -268,20 +313,19 @@ async def replace(
             sources=(target.id,),
             metadata=target.metadata,
         )
-        receipt = await _rewrite(
-            shared, writer, context, draft, replacing, head, target.id, "replaced", gone=before
-        )
+        receipt = await _rewrite(shared, writer, context, draft, head, draft.sources, "replaced", gone=before)
         if receipt is not None:
             return receipt.ids[0]
 
 
-async def _target(shared: SharedSession, id: str) -> tuple[str, Entry, list[Entry], Head]:
+async def _target(shared: SharedSession, id: str) -> tuple[str, Entry, Cover, Head]:
+    """Return an entry and what can be found beside it: what a summary stands for can be corrected, and must end too."""
     context = await shared.find()
     target = await shared.entry(context, None, id)
     assert context is not None
     head = await shared.storage.head(context)
-    replacing = await shared.storage.read(context, at=head.version, replacing=True)
-    return context, target, replacing, head
+    cover = await cover_at(shared.storage, context, head, head.version, searchable=True)
+    return context, target, cover, head
 
 
 def _edited(target: Entry, content: str) -> tuple[tuple[Part, ...], str]:

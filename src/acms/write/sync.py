@@ -103,8 +103,8 @@ class Sync:
         ids = frozenset(gone)
         before: Sequence[Draft] = edits
         if edits:
-            replacing = shared.known.replacing
-            before = await retirement.with_facts(shared.storage, context, edits, replacing, version, ids)
+            cover = shared.known.cover
+            before = await retirement.with_facts(shared.storage, context, edits, cover, version, ids)
         request = AppendRequest(
             news,
             shared.config.episodes,

@@ -12,11 +12,11 @@ from google.genai import types
 
 from acms.config import ACMSConfig
 from acms.integrations.google_adk.events import EventDialect, namespace_of
-from acms.integrations.model_input import storable, withdraw
+from acms.integrations.model_input import storable
 from acms.model import Role
 from acms.ports import StorageBackend
 from acms.results import ContextItem
-from acms.session import ACMS
+from acms.session import ACMS, withdraw
 
 __all__ = ["ACMSMemoryService"]
 
@@ -76,7 +76,7 @@ class ACMSMemoryService(BaseMemoryService):
         context = await self._storage.context(entry.context)
         if context.namespace == namespace_of(app_name, user_id):
             async with self._session(app_name, user_id, context.key or context.id) as session:
-                await withdraw(session, entry, reason="deleted")
+                await withdraw(session, [entry], reason="deleted")
 
     def _session(self, app_name: str, user_id: str, session_id: str) -> ACMS:
         namespace = namespace_of(app_name, user_id)

@@ -24,7 +24,7 @@ from acms.kv import list_entries
 from acms.model import Json, KVEntry
 from acms.ports import StorageBackend
 from acms.results import Erasure
-from acms.session import ACMS
+from acms.session import ACMS, withdraw
 
 __all__ = ["ACMSConversationStore"]
 
@@ -108,8 +108,9 @@ class ACMSConversationStore(ConversationStore):
             try:
                 await self._kv.compare_and_set(key, data, expect=None if row is None else row.revision)
             except ConflictError as error:
-                for id in told:
-                    await session.retract(id, reason="conflict", alone=True)
+                gone = [one for one in await self._storage.get(told) if one is not None]
+                if gone:
+                    await withdraw(session, gone, reason="conflict")
                 for entry in new_entries:
                     await self._kv.delete(_ENTRY + entry.id)
                 raise ConversationConflict(record.conversation_id) from error
