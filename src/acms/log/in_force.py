@@ -278,15 +278,16 @@ class Cover:
             first = end + 1
 
 
-<<<<<<< HEAD
-def read_as(replacing: Sequence[Entry]) -> Callable[[int], tuple[Entry | None, Entry | None]]:
+def read_as(cover: Cover) -> Callable[[int], tuple[Entry | None, Entry | None]]:
     """Return what tells of the message of a version as which edit it reads, and what has ended it; a summary ends none.
 
-    Of the edits of what has ended it is the newest, also if that one was undone before.
+    `cover` is that of what can still be found. Of the edits of what has ended it is the newest, also if that one was
+    undone before.
     """
-    cover = Cover(replacing, searchable=True)
-    by = {entry.version: entry for entry in replacing}
-    edits = {first: entry for entry in replacing if entry.kind is Kind.MESSAGE for first, _ in entry.replaces}
+    by = {entry.version: entry for entry in cover.replacing}
+    edits = {
+        first: entry for entry in cover.replacing if entry.kind is Kind.MESSAGE for first, _ in entry.replaces
+    }
 
     def read(version: int) -> tuple[Entry | None, Entry | None]:
         cause = cover.by(version)
@@ -295,7 +296,8 @@ def read_as(replacing: Sequence[Entry]) -> Callable[[int], tuple[Entry | None, E
         return (by[cause], None) if by[cause].kind is Kind.MESSAGE else (edits.get(version), by[cause])
 
     return read
-=======
+
+
 def _age(entry: Entry) -> int:
     return -entry.version
 
@@ -303,7 +305,6 @@ def _age(entry: Entry) -> int:
 def _keeps(entry: Entry) -> bool:
     """Whether what a fact replaced stays out of force when an entry puts that fact out of force."""
     return entry.kind is Kind.FACT or (entry.kind is Kind.RETRACTION and entry.data.get("reason") in ENDED)
->>>>>>> h-retract
 
 
 def _within(versions: Sequence[int], spans: Iterable[Span]) -> list[int]:

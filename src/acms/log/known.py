@@ -11,12 +11,8 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 
 from acms.log.encoding import dump
-<<<<<<< HEAD
-from acms.log.in_force import read_as
-=======
-from acms.log.in_force import Cover
+from acms.log.in_force import Cover, read_as
 from acms.log.read import cover_at
->>>>>>> h-retract
 from acms.model import (
     Entry,
     Head,
@@ -187,16 +183,7 @@ class Known:
         return self._rows
 
     def _read(self) -> list[Row]:
-<<<<<<< HEAD
-        read = read_as(self._replacing)
-=======
-        cover = self.cover
-        by = {entry.version: entry for entry in cover.replacing}
-        edits: dict[int, Entry] = {}
-        for entry in cover.replacing:
-            if entry.kind is Kind.MESSAGE:
-                edits.update(dict.fromkeys([first for first, _ in entry.replaces], entry))
->>>>>>> h-retract
+        read = read_as(self.cover)
         found: list[Row] = []
         for row in self._told:
             edit, ended = read(row.version)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
 from acms.log.encoding import micros
-from acms.log.in_force import GONE, read_as
+from acms.log.in_force import GONE, Cover, read_as
 from acms.model import EMPTY, Draft, Entry, Json, Kind, Role, ToolCall, ToolResult
 from acms.nouns import episode_id
 from acms.results import Episode
@@ -153,7 +153,7 @@ def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[
     `replacing` are the entries since the first of these that put something out of force. Of the open calls that are
     known already, `older` ones wait on; others count as abandoned.
     """
-    read = read_as(replacing)
+    read = read_as(Cover(replacing, searchable=True))
     now = [said for entry in newest for said in (entry, read(entry.version)[0]) if said is not None]
     called = {said.group for said in now if _calls(said)}
     waiting = {id: (group, _OWN) for id, group in older.items() if group not in called}

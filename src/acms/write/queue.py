@@ -32,7 +32,7 @@ from acms.jobs.requests import CompactionRequest, EpisodeReflection
 from acms.log import policy as policy_levels
 from acms.log import read
 from acms.log.encoding import Entropy, token
-from acms.log.facts import then
+from acms.log.facts import appended
 from acms.log.policy import CompactionPolicy, due
 from acms.log.read import active
 from acms.model import (
@@ -483,7 +483,7 @@ class WriteQueue:
             size *= 2
         after = entries[0].version if entries else head.version
         replacing = await self._storage.read(self.context, after=after, at=head.version, replacing=True)
-        new = then((), drafts, head.version)
+        new = appended(drafts, head.version)
         replacing += [entry for entry in new if entry.replaces]
         found = tail_of([*entries, *new], replacing, {} if known is None else known.calls)
         return found if known is None else replace(known, calls=found.calls, pending=found.pending)
