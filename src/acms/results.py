@@ -96,6 +96,8 @@ class Synced:
     inserted: tuple[str, ...] = ()
     #: Places in the list of what ACMS itself wrote into a prompt, recalled text and summaries: not stored.
     ignored: tuple[int, ...] = ()
+    #: Places in the list of what stands where a message was erased or has expired, and was taken for it: not stored.
+    erased: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ import pytest
 from acms import ACMS, Kind, State, StorageBackend, open_storage
 from acms.branches.export import PAGE, Problem, export, restore, verify
 from acms.errors import ConflictError, CorruptRecordError, SessionNotFoundError
-from acms.log.encoding import entry_to_json
-from acms.model import Append, Context, ContextDraft, Draft
+from acms.log.encoding import dump, entry_to_json
+from acms.model import ONCE, Append, Context, ContextDraft, Draft
 from acms.ports import Handle
 from acms.storage import MemoryStorage
 
@@ -89,6 +89,24 @@ async def test_round_trip_is_verbatim(store: Handle, other: Handle) -> None:
         assert again[0].repeated
         await moved.ingest("user", "goes on")
     assert await verify(other, context) == []
+
+
+async def test_a_key_that_nobody_gave_is_not_exported_and_is_read_from_older_exports(
+    store: Handle, other: Handle
+) -> None:
+    made = f"{ONCE}1"
+    async with ACMS("s", store) as session:
+        await session.ingest("user", "hello", idempotency_key=made)
+        await session.ingest("user", "again", idempotency_key="mine")
+    head, first, second = await lines_of(store)
+    assert (json.loads(first).get("key"), json.loads(second)["key"]) == (None, "mine")
+    older = dump({**json.loads(first), "key": made}) + "\n"
+    context = await restore(other, [head, older, second])
+    assert await restore(other, [head, first, second]) == context
+    assert await verify(other, context) == []
+    async with ACMS("s", other) as moved:
+        assert (await moved.ingest_many([{"role": "user", "content": "hello", "key": made}]))[0].repeated
+    assert await lines_of(other) == [head, first, second]
 
 
 async def test_memory_and_others_exchange_logs(store: Handle) -> None:

@@ -645,6 +645,10 @@ def test_import_of_an_export(db: str, tmp_path: Path) -> None:
         in run("import", str(file), "--session", "s", "--db", db, code=1).stderr
     )
     run("import", str(file), "--format", "gemini", "--db", db, code=2)
+    first = call("history", "f1", "--db", db)["entries"][0]["id"]
+    run("erase", "f1", "--message", first, "--yes", "--db", db)
+    erased = call("import", str(file), "--db", db)
+    assert (erased["new"], [one["erased"] for one in erased["sessions"]]) == (0, [0, 1])
     piped = CliRunner().invoke(app, ["import", "-", "--db", db], input=json.dumps(exported))
     assert piped.exit_code == 0
 

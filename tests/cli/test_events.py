@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 
+from acms.model import ONCE
 from tests.cli.test_cli import call, run
 
 
 def test_events_are_lines_that_begin_with_the_cursor_behind_them(url: str) -> None:
     for text in ("one", "two\nlines", "three"):
-        call("add", "user_123", "user", text, "--db", url)
+        call("add", "user_123", "user", text, "--key", f"{ONCE}{text[:3]}", "--db", url)
     lines = run("events", "user_123", "--db", url).stdout.splitlines()
     assert [line.split("\t")[1] for line in lines] == [
         "message v1 user: one",
@@ -23,7 +24,7 @@ def test_events_are_lines_that_begin_with_the_cursor_behind_them(url: str) -> No
     cursor = lines[1].split("\t")[0]
     (line,) = run("events", "user_123", "--after", cursor, "--json", "--db", url).stdout.splitlines()
     found = json.loads(line)
-    assert (found["cursor"], found["entry"]["content"]) == ("3", "three")
+    assert (found["cursor"], found["entry"]["content"], found["entry"]["key"]) == ("3", "three", None)
     run("events", "user_123", "--after", "9", "--db", url, code=1)
     run("events", "nobody", "--db", url, code=1)
 

@@ -151,6 +151,7 @@ async def test_errors_name_the_session_and_what_to_do_as_the_caller_knows_them(
             session = open_session("words")
             await session.ingest("user", "a", idempotency_key="k")
             await session.tag("first", 0)
+            kept = [{"role": "user", "content": "a", "key": "k"}]
             calls = (
                 session.get("nope"),
                 session.retract("nope"),
@@ -159,6 +160,8 @@ async def test_errors_name_the_session_and_what_to_do_as_the_caller_knows_them(
                 session.fork(1, "words"),
                 session.ingest_many([{"role": "user", "content": "b", "key": "k"}]),
                 session.recall("a", budget=9, scope="namespace"),
+                session.ingest("user"),
+                session.sync([{"role": "user", "content": "new"}, *kept], insert="refuse"),
             )
             found: list[tuple[str, tuple[str, ...]]] = []
             for call in calls:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime
 
 import pytest
@@ -85,7 +86,7 @@ async def test_a_recall_says_all_that_it_is_asked(service: Service) -> None:
         await here.set_private()
         with pytest.raises(ConflictError, match="private") as refused:
             await here.state("Minou", "city", "Lyon", sources=[lyon], scope="namespace")
-        assert refused.value.options[0] == 'send "scope": "session"'
+        assert refused.value.options[0] == 'state it with scope="session"'
         assert await there.facts(scope="namespace") == []
         assert service.get(f"/contexts/{here.log.id}")["data"]["private"] is True
         assert not [
@@ -169,6 +170,9 @@ async def test_keys_that_nobody_gave_are_not_shown(service: Service) -> None:
                 ]
             )
             assert (len(done.replaced), len(done.unchanged), done.appended) == (1, 1, ())
+        exported = [line async for line in client.export(client.session("keyless"))]
+        assert [json.loads(line).get("key") for line in exported[1:4]] == [None, None, "k1"]
+        assert "@once:" not in "".join(exported)
 
 
 async def test_what_is_recalled_says_what_it_says_in_process(service: Service) -> None:

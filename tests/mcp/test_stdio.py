@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,32 @@ def test_a_client_that_goes_away_ends_the_process(tmp_path: Path) -> None:
     assert b"Traceback" not in done.stdout + done.stderr
     for line in done.stdout.splitlines():
         assert json.loads(line)["jsonrpc"] == "2.0"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a terminal of its own")
+def test_one_interrupt_at_a_terminal_ends_the_process(tmp_path: Path) -> None:
+    import pty
+
+    terminal, stdin = pty.openpty()
+    heeded = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a background job ignores it
+    arguments = _command(f"sqlite:///{tmp_path / 'memory.db'}", "one")[2:]
+    command = [sys.executable, "-c", f"{heeded}; from acms.cli import main; main()", *arguments]
+    with subprocess.Popen(
+        command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        os.close(stdin)
+        try:
+            assert process.stdout is not None
+            hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+            os.write(terminal, json.dumps(hello).encode() + b"\n")
+            assert json.loads(process.stdout.readline())["id"] == 1
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 130
+            assert process.stderr is not None
+            assert process.stderr.read() == "interrupted\n"
+        finally:
+            process.kill()
+            os.close(terminal)
 
 
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,7 @@ def test_options_are_told_over_http(service: Service) -> None:
     client.put(f"/contexts/{context}/tags/release", json={"atVersion": 1})
     moved = client.put(f"/contexts/{context}/tags/release", json={"atVersion": 2})
     assert moved.json()["options"] == ['send "move": true', "choose another name"]
+    assert moved.json()["pythonOptions"] == ["tag it with move=True", "choose another name"]
     body = {"messages": [{"role": "user"}]}
     answer = client.post(f"/contexts/{context}/messages", json=body)
     assert answer.json()["options"] == ["give content, toolCalls, toolCallId or parts"]
@@ -118,3 +119,10 @@ def test_options_are_told_over_http(service: Service) -> None:
     small = {"codec": "openai-chat", "budget": 20, "user": "word " * 50, "history": False}
     options = client.post(f"/contexts/{context}/prompt", json=small).json()["options"]
     assert [one.partition(" ")[0] for one in options] == ["raise", "shorten"]
+
+
+@pytest.mark.parametrize("kind", [errors.StorageError, errors.ConfigurationError, ACMSError])
+def test_what_only_who_runs_the_service_can_mend_is_told_in_no_words(kind: type[ACMSError]) -> None:
+    written = problem_details.problem(_error(kind, "acms serve --db /srv/secret.db"), request_id="r")
+    assert "secret" not in str(written)
+    assert problem_details.raised(written).options == tuple(written["options"])

@@ -129,7 +129,8 @@ async def test_what_was_erased_is_not_stored_again(storage: Storage) -> None:
     async with session_on(storage) as session:
         done = await session.sync(users("abc"))
         await session.erase(done.appended[1])
-        assert counts(await session.sync(users("abcd"))) == (1, 0, 0, 3, 0)
+        done = await session.sync(users("abcd"))
+        assert (counts(done), done.erased) == ((1, 0, 0, 2, 0), (1,))
         assert await in_force(session) == "acd"
 
 
@@ -142,8 +143,17 @@ async def test_what_was_erased_is_not_stored_again_under_its_key(storage: Storag
         await session.erase(done.appended[0])
         await session.erase(done.appended[1])
         done = await session.sync([*said, user("five", "k5")])
-        assert counts(done) == (1, 0, 0, 4, 0)
+        assert (counts(done), done.erased) == ((1, 0, 0, 2, 0), (0, 1))
         assert await in_force(session) == "threefour words are herefive"
+
+
+async def test_what_is_taken_for_an_erased_message_is_not_told_as_unchanged(storage: Storage) -> None:
+    """A new key may be a new message: whoever asks is told that it was passed over."""
+    async with session_on(storage) as session:
+        done = await session.sync([user("yes", "a"), user("end", "b")])
+        await session.erase(done.appended[0])
+        again = await session.sync([user("no", "new"), user("end", "b")], gone="retract")
+        assert again == Synced(unchanged=done.appended[1:], erased=(0,))
 
 
 @pytest.mark.parametrize(

@@ -2356,6 +2356,7 @@ export interface components {
             jobId?: string;
             options: string[];
             provider?: string;
+            pythonOptions?: string[];
             requestId: string;
             required?: number;
             retryable: boolean;
@@ -2989,6 +2990,7 @@ export interface components {
         /** @description What handing over a list of messages did, as ids; all of it was stored together. */
         Synced: {
             appended: string[];
+            erased: number[];
             ignored: number[];
             inserted: string[];
             replaced: string[];

@@ -1,20 +1,21 @@
 """Moving and checking whole logs: export, restore, verify. The medium is JSONL, one context and its own entries.
 
-An export is verbatim: ids, versions, hashes, salts and tombstones. What a fork inherited is not part of it, so a tree
-is moved parents first. Restoring needs no room for the whole log, and goes on where an interrupted one stopped.
+An export is verbatim: ids, versions, hashes, salts and tombstones. Only keys that a client made up are left out, as no
+hash covers them. What a fork inherited is not part of it, so a tree is moved parents first. Restoring needs no room for
+the whole log, and goes on where an interrupted one stopped.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from acms.errors import ACMSError, CorruptRecordError
 from acms.log import encoding
 from acms.log.encoding import context_from_json, context_to_json, dump, entry_from_json, entry_to_json
-from acms.model import Context, Entry, Json, Kind
+from acms.model import Context, Entry, Json, Kind, named
 from acms.ports import Progress, StorageBackend
 
 __all__ = ["Problem", "Progress", "export", "pages", "restore", "verify"]
@@ -63,7 +64,7 @@ async def export(
     )
     async for entries in pages(storage, context.id, after=start, at=head.version):
         for entry in entries:
-            yield dump(entry_to_json(entry)) + "\n"
+            yield dump(entry_to_json(replace(entry, key=named(entry.key)))) + "\n"
         if progress is not None:
             progress(entries[-1].version - start, head.version - start)
 

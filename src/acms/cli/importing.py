@@ -125,6 +125,7 @@ async def _import_export(
                     synced = await log.sync(one.messages, gone="retract")
                 counts = {"read": len(one.messages), "new": len(synced.appended)}
                 changed = {"replaced": len(synced.replaced), "retracted": len(synced.retracted)}
+                changed["erased"] = len(synced.erased)
                 done.append({"session": name, "title": one.title, **counts, **changed})
                 tell(number, len(found))
     read, new = (sum(one[field] for one in done) for field in ("read", "new"))

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from acms.errors import ACMSError, ValidationError
 from acms.log.in_force import preview
-from acms.model import Json, ToolCall
+from acms.model import Entry, Json, ToolCall, named
 from acms.ports import Progress
 from acms.results import ContextItem, ContextItems, Verdict
 
@@ -83,6 +83,8 @@ def fields_of(value: Any) -> dict[str, Any]:
 
 def plain(value: Any) -> Json:
     """Return a value as JSON can write it: dataclasses as objects, times in ISO 8601, bytes in hex."""
+    if isinstance(value, Entry):
+        return plain(fields_of(value) | {"key": named(value.key)})
     if is_dataclass(value) and not isinstance(value, type):
         return plain(fields_of(value))
     if isinstance(value, Mapping):

@@ -389,7 +389,6 @@ class Transport:
         after = _seconds(headers.get("retry-after"))
         if isinstance(found, dict) and isinstance(found.get("code"), str):
             error = problem_details.raised(cast("dict[str, Json]", found))
-            error.options = tuple([_OPTIONS.get(one, one) for one in error.options])
             if isinstance(error, ValidationError):
                 _call_by_argument(error)
         elif status == 429:
@@ -416,32 +415,6 @@ _ARGUMENTS: Mapping[str, str] = {
     "at_version": "at",
     "other_version": "at",
 }
-
-_OPTIONS: Mapping[str, str] = {
-    "choose another key": "choose another session_id",
-    'send "move": true': "tag it with move=True",
-    'tag a version of this log, with "move": true': "tag a version of this log with move=True",
-    'send "strategy": "ours"': 'merge with strategy="ours"',
-    'send "strategy": "theirs"': 'merge with strategy="theirs"',
-    "GET /api/v1/contexts/{contextId}/merge shows all of them: settle them on either side, and merge again": (
-        "merge with dry_run=True to see all of them, settle them on either side, and merge again"
-    ),
-    'make this context private first: PATCH {"private": true}': (
-        "make this session private first: set_private()"
-    ),
-    "POST /api/v1/contexts/{contextId}/sync with the whole list: it appends what is new and replaces what changed": (
-        "hand the whole list to sync(messages): it appends what is new and replaces what changed"
-    ),
-    "POST /api/v1/contexts/{contextId}/copy copies it instead": "copy the session instead of forking it: copy()",
-    "pass nextCursor of a page as cursor": "pass `next_after` of a page",
-    "ask a context whose namespace is that of a user or a project": (
-        'open the session in a namespace of its user or project: namespace="user:123"'
-    ),
-    '"insert": "append" stores it at the end': 'insert="append" stores it at the end',
-    "give toolCallId": "give tool_call_id",
-    "give content, toolCalls, toolCallId or parts": "give a text, tool_calls, tool_call_id or parts",
-}
-"""What the service advises, and how it is done here."""
 
 
 def _call_by_argument(error: ValidationError) -> None:

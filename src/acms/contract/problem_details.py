@@ -180,6 +180,8 @@ def problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
         "options": [] if inside else advice(error),
         "requestId": request_id,
     }
+    if written["options"] != list(error.options) and not inside and error.code not in _OPERATORS:
+        written["pythonOptions"] = list(error.options)
     if isinstance(error, ValidationError) and error.field:
         written["errors"] = [{"field": error.field, "message": str(error).removeprefix(f"{error.field}: ")}]
     if isinstance(error, TokenBudgetExceededError):
@@ -222,7 +224,8 @@ def raised(written: Mapping[str, Json]) -> ACMSError:
     found = _CLASSES.get(code) if isinstance(code, str) else None
     said = written.get("detail")
     text = said if isinstance(said, str) else "the service answered with an error"
-    options = [one for one in _list(written.get("options")) if isinstance(one, str)]
+    advised = _list(written.get("pythonOptions", written.get("options")))
+    options = [one for one in advised if isinstance(one, str)]
     error = (found or ACMSError).__new__(found or ACMSError)
     ACMSError.__init__(error, text, retryable=written.get("retryable") is True, options=options)
     extra: dict[str, Json] = {}

@@ -258,7 +258,7 @@ _TOLD: Mapping[type, Callable[[Any], Attributes]] = {
         COUNT: len(it.appended) + len(it.replaced),
         **{
             f"acms.sync.{name}": len(getattr(it, name))
-            for name in ("appended", "replaced", "retracted", "unchanged", "inserted", "ignored")
+            for name in ("appended", "replaced", "retracted", "unchanged", "inserted", "ignored", "erased")
         },
     },
     Erasure: lambda it: {

@@ -54,6 +54,8 @@ class Aligned:
     replaced: list[tuple[int, int]] = field(default_factory=list)
     unchanged: list[tuple[int, int]] = field(default_factory=list)
     retracted: list[int] = field(default_factory=list)
+    #: Items taken for messages that lost their content, by their places alone.
+    erased: list[int] = field(default_factory=list)
 
 
 def align(
@@ -71,6 +73,8 @@ def align(
         place = matched[at]
         if place is None:
             found.appended.append(at)
+        elif at not in keyed and not rows[place].legible:
+            found.erased.append(at)
         elif _changed(item, rows[place], retract, at in lead):
             found.replaced.append((at, place))
         else:

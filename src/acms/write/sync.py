@@ -75,7 +75,8 @@ class Sync:
                 raise _inserted(flat[found.inserted[0]])
             pairs = pair(flat, rows, found, _group)
             unchanged = tuple([rows[place].id for _, place in found.unchanged])
-            result = Synced(unchanged=unchanged, ignored=ignored)
+            erased = tuple(dict.fromkeys([flat[at].at for at in found.erased]))
+            result = Synced(unchanged=unchanged, ignored=ignored, erased=erased)
             if not (found.appended or found.replaced or found.retracted):
                 return Done(result)
             try:

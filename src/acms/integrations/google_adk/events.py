@@ -11,7 +11,7 @@ from google.adk.events.event import Event
 from google.genai import types
 
 from acms.integrations.model_input import Made, json_object, json_text, made_of, original, says, storable
-from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult, named
 from acms.ports import TokenCounter
 from acms.text.chat_messages import PER_MEDIUM
 
@@ -105,7 +105,9 @@ def _event(entry: Entry, names: dict[str, str]) -> Event:
     made = dialect.make(shown)
     if kept is not None:
         return kept.model_copy(update={"content": made.content})
-    return made.model_copy(update={"id": entry.key or entry.id, "timestamp": entry.created_at.timestamp()})
+    return made.model_copy(
+        update={"id": named(entry.key) or entry.id, "timestamp": entry.created_at.timestamp()}
+    )
 
 
 def reported(event: Event) -> types.Content:
