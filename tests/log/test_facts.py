@@ -91,8 +91,8 @@ def test_two_subjects_are_two_addresses(one: str, other: str) -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("DBs", "the db"), ("Invoices", "the invoice"), ("APIs", "API"), ("Mars", "mars"), ("The C++", "c++"), ("C++'s", "C++"),
-        ("C++.", "C++"),
+        ("DBs", "the db"), ("Invoices", "the invoice"), ("APIs", "API"), ("Mars", "mars"), ("The C++", "c++"),
+        ("C++'s", "C++"), ("C++.", "C++"),
         ("orders_service", "Order Services"), ("issue #12", "Issue 12"), ("Node.js", "node-js"), ("node-1", "node 1"),
         ("*Orders* (EU)", "orders, EU"), ("node \N{MINUS SIGN}1", "node -1"), ("Ada's", "ADA"), ("Ada’S 👩", "ada"),
     ],
