@@ -144,6 +144,7 @@ class SharedSession:
             self.reflects = EpisodeReflection(kind, self.config.privacy.mode)
         self._composition = composition
         self._watch: CompactionRequest | None = None
+        self._handlers: Mapping[str, Handler] | None = None
         self.context_id: str | None = None
         self.retained = self.closed = False
         #: When something is asked or stated: what is so is told by it.
@@ -232,7 +233,7 @@ class SharedSession:
 
     @property
     def background(self) -> Background:
-        """Return the worker of the storage handle in this process; the first session hears what it does."""
+        """Return the worker of the storage handle in this process; what it does for nobody, the first session hears."""
         from acms.jobs.worker import background
 
         return background(self.handle, self.storage, self.config.worker, self.config.retry, self.tell)
@@ -329,6 +330,7 @@ class SharedSession:
             )
         )
         self._check(context.counter)
+        self._mind(context.id)
         self.context_id = context.id
         return context.id
 
@@ -380,18 +382,22 @@ class SharedSession:
                     self._mind(self.context_id)
 
     def _mind(self, context: str | None) -> None:
-        """Have jobs of the session's log done in its privacy mode at least."""
-        mode = self.config.privacy.mode
-        if context is not None and mode is not None:
-            modes = handles.shared(self.handle).modes
-            modes[context] = stricter(modes.get(context), mode)
+        """Have jobs of the session's log done as it wants them, and in its privacy mode at least."""
+        if context is None:
+            return
+        shared, mode = handles.shared(self.handle), self.config.privacy.mode
+        shared.sessions[context] = self
+        if mode is not None:
+            shared.modes[context] = stricter(shared.modes.get(context), mode)
 
     def leave(self) -> bool:
         """Be no user of the storage handle any more; return whether it was one."""
         with _counting:
             was, self.retained = self.retained, False
             if was and self.context_id is not None:
-                handles.shared(self.handle).modes.pop(self.context_id, None)
+                shared = handles.shared(self.handle)
+                shared.modes.pop(self.context_id, None)
+                shared.sessions.pop(self.context_id, None)
         return was
 
     def tell(self, event: Event) -> None:
@@ -408,13 +414,21 @@ class SharedSession:
             return
         counters = handles.shared(self.handle).counters
         counters.setdefault(self.counter.name, self.counter)
+        self._mind(self.context_id)  # another session on the log may have left
         background = self.background
         here = self._loops.here()
         if not here.served:
             here.served = True
-            for kind, handler in self._composition.handlers_of(self).items():
+            for kind, handler in self.handlers.items():
                 background.serve(kind, handler)
         background.poke()
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """Return the handlers of its jobs by kind."""
+        if self._handlers is None:
+            self._handlers = self._composition.handlers_of(self)
+        return self._handlers
 
     async def rest(self, context: str | None) -> None:
         """Wait until the jobs of this process are worked off, and those of a log that another process holds.
@@ -446,7 +460,11 @@ class SharedSession:
         if found is None:
             kind = requests.compaction_kind(self.summarizer)
             found = self._watch = CompactionRequest(
-                self.namespace, self.config.compaction, kind, self.config.privacy.mode
+                self.namespace,
+                self.config.compaction,
+                kind,
+                self.config.privacy.mode,
+                self.config.retention_seconds,
             )
         return found
 

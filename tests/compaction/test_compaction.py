@@ -33,9 +33,11 @@ from acms import (
     WorkerConfig,
 )
 from acms.compaction import job as room
+from acms.compose import handlers
 from acms.jobs.requests import compaction_kind
 from acms.jobs.worker import Worker
 from acms.model import JobQuery
+from acms.observability.events import Compacted, JobFinished
 from acms.ports import SummaryRequest
 from acms.storage.wrapper import FaultyStorage
 from tests.support.talk import (
@@ -811,6 +813,63 @@ async def test_retention_deletes_what_a_summary_stands_for_and_nothing_else(
         assert word(3) not in (await session.recall(word(3), token_budget=500)).text()
         with pytest.raises(ExpiredError):
             await session.undo(done.version)
+
+
+@pytest.mark.parametrize("kept", [(0, None), (None, 0)])
+async def test_sessions_that_share_a_worker_compact_each_as_it_was_told(
+    storage: Storage, kept: tuple[float | None, float | None]
+) -> None:
+    heard: dict[str, list[Any]] = {"a": [], "b": []}
+    toys = {name: Toy() for name in heard}
+    sessions = {
+        name: session_on(
+            storage, name, words=True, summarizer=toys[name],
+            config=ACMSConfig(
+                episodes=LONG_EPISODES, retry=PATIENT, retention_seconds=seconds, on_event=heard[name].append
+            ),
+        )
+        for name, seconds in zip(heard, kept, strict=True)
+    }  # fmt: skip
+    async with sessions["a"], sessions["b"]:
+        for session, seconds in zip(sessions.values(), kept, strict=True):
+            await talked(session, 30)
+            await session.wait(await session.compact())
+            await session.wait_pending()
+            states = {entry.state for entry in (await session.history(limit=20)).entries}
+            assert states == {State.LIVE if seconds is None else State.EXPIRED}
+    for name, session in sessions.items():
+        assert len(toys[name].requests) == 1
+        told = [one for one in heard[name] if isinstance(one, Compacted | JobFinished)]
+        assert {one.context_id for one in told} == {session._shared.context_id}
+        assert len(told) == 2 + (kept[name == "b"] is not None)
+
+
+async def test_a_summary_keeps_what_it_stands_for_as_long_as_the_session_said_that_asked(
+    storage: Storage, toy: Toy
+) -> None:
+    """Also where that one is closed, and the worker of another one compacts."""
+    session = session_on(storage, words=True, config=configured(), summarizer=toy)
+    config = ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT, retention_seconds=0)
+    async with session_on(storage, "other", words=True, config=config, summarizer=toy) as other:
+        async with session:
+            await talked(session, 30)
+            job = await session.compact()
+        await talked(other, 30)
+        await other.wait(await other.compact())
+        await other.wait_pending()
+        assert (await storage.jobs(JobQuery(ids=(job.id,)))).items[0].state is JobState.DONE
+        states = {entry.state for entry in await storage.read(job.context)}
+        assert states == {State.LIVE}
+
+
+async def test_a_worker_elsewhere_may_be_told_how_long_to_keep_for_all(storage: Storage, toy: Toy) -> None:
+    config = ACMSConfig(retention_seconds=0)
+    async with session_on(storage, words=True, config=configured(), summarizer=toy) as session:
+        await talked(session, 30)
+        job = await session.compact()
+        found = handlers(config, (toy,), {"words": Words()})
+        await Worker(storage, found, retry=PATIENT).drain()
+        assert (await storage.read(job.context))[0].state is State.EXPIRED
 
 
 async def test_a_child_that_reads_the_messages_holds_retention_up(storage: Storage, toy: Toy) -> None:

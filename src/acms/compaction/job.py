@@ -99,10 +99,9 @@ async def request(shared: SharedSession, context: str, overrides: Mapping[str, J
     known = await policy_levels.resolve(storage, context, namespace=shared.namespace, service=service)
     given = changed({}, overrides)
     policy = CompactionPolicy(**{**known.policy.to_json(), **given})
-    kind = requests.compaction_kind(shared.summarizer)
     mode = shared.config.privacy.mode
     while True:
-        draft = requests.compaction(context, kind, policy, mode, force=True)
+        draft = requests.compaction(context, shared.watch._replace(privacy=mode), policy, force=True)
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
             raise result
@@ -269,6 +268,8 @@ class _Work:
     counter: TokenCounter
     summarizer: Summarizer
     config: ACMSConfig
+    #: Seconds for which what the summary stands for is kept, unless the namespace says otherwise.
+    retention: float | None
     #: What may leave of its entries.
     stage: sinks.Stage
     #: Whether a model writes: it may leave out what has to be there.
@@ -302,7 +303,12 @@ def handler(
         own = config.privacy.mode
         mode = requests.privacy_of(lease.job, own, own if modes is None else modes.get(lease.job.context))
         stage = sinks.stage(storage, mode, counter)
-        work = _Work(storage, context, policy, counter, writes, config, stage, summarizer is not None)
+        retention = lease.job.payload.get(policy_levels.RETENTION, config.retention_seconds)
+        if retention is None and modes is None:  # a worker elsewhere may be told what holds for all
+            retention = config.retention_seconds
+        work = _Work(
+            storage, context, policy, counter, writes, config, retention, stage, summarizer is not None
+        )
         return await _compact(work, lease)
 
     return run
@@ -320,7 +326,7 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
     said = await read.messages_behind(storage, context, head, stretch.entries)
     draft = await _summary(work, lease, stretch, said) if said else _nothing_left(stretch)
     seconds = (await policy_levels.namespace_settings(storage, work.context.namespace)).get(
-        policy_levels.RETENTION, work.config.retention_seconds
+        policy_levels.RETENTION, work.retention
     )
     jobs: tuple[JobDraft, ...] = ()
     if seconds is not None and said:

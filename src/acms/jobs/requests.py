@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from acms.errors import ConflictError, LeaseLostError, NotFoundError
-from acms.log.policy import CompactionPolicy
+from acms.log.policy import RETENTION, CompactionPolicy
 from acms.model import WEBHOOK, Append, Failed, Job, JobDraft, JobQuery, JobState, Json, Lease, Privacy, Retry
 from acms.ports import StorageBackend, Summarizer
 from acms.privacy.modes import stricter
@@ -35,6 +35,8 @@ class CompactionRequest(NamedTuple):
     kind: str
     #: Mode of privacy of the session that asks.
     privacy: Privacy | None
+    #: Seconds for which it keeps what a summary stands for.
+    retention: float | None
 
 
 class EpisodeReflection(NamedTuple):
@@ -57,12 +59,11 @@ def compaction_kind(summarizer: Summarizer | None) -> str:
     return COMPACT if summarizer is None else f"{COMPACT}:{model_name(summarizer)}"
 
 
-def compaction(
-    context: str, kind: str, policy: CompactionPolicy, privacy: Privacy | None, *, force: bool
-) -> JobDraft:
+def compaction(context: str, asks: CompactionRequest, policy: CompactionPolicy, *, force: bool) -> JobDraft:
     """Return the request to compact a log; while one is under way another is the same."""
-    payload = {"policy": policy.to_json(), "force": force, PRIVACY: privacy and privacy.value}
-    return JobDraft(kind=kind, dedupe=f"{COMPACT}:{context}", payload=payload)
+    mode = asks.privacy and asks.privacy.value
+    payload = {"policy": policy.to_json(), "force": force, PRIVACY: mode, RETENTION: asks.retention}
+    return JobDraft(kind=asks.kind, dedupe=f"{COMPACT}:{context}", payload=payload)
 
 
 def setting(job: Job, name: str) -> Json:

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from acms.config import RetryConfig, WorkerConfig
 from acms.errors import ACMSError, GoneError, LeaseLostError, SessionNotFoundError
@@ -372,9 +372,23 @@ def background(
     here = handles.here(handle)
     found: Background | None = here.background
     if found is None:
-        found = here.background = Background(storage, config, retry, on_event, here.calls)
+        sessions = handles.shared(handle).sessions
+        found = here.background = Background(storage, config, retry, on_event, here.calls, sessions)
     found.enabled = found.enabled or config.enabled
     return found
+
+
+class Asking(Protocol):
+    """A session whose jobs are done as it wants them."""
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """By kind."""
+        ...
+
+    def tell(self, event: Event) -> None:
+        """Hear what became of them."""
+        ...
 
 
 class Background:
@@ -392,6 +406,7 @@ class Background:
         retry: RetryConfig,
         on_event: Callable[[Event], Any] | None = None,
         calls: Collection[asyncio.Task[Any]] = (),
+        sessions: Mapping[str, Asking] = {},
     ) -> None:
         #: Whether `poke` does anything.
         self.enabled = config.enabled
@@ -400,6 +415,7 @@ class Background:
         self._retry = retry
         self._on_event = on_event
         self._calls = calls
+        self._sessions = sessions
         self._handlers: dict[str, Handler] = {}
         self._worker: Worker | None = None
         self._task: asyncio.Task[None] | None = None
@@ -407,8 +423,14 @@ class Background:
         self._alarm: asyncio.TimerHandle | None = None
 
     def serve(self, kind: str, handler: Handler) -> None:
-        """Run jobs of a kind with this handler; the first one given stays."""
-        self._handlers.setdefault(kind, handler)
+        """Run jobs of a kind with this handler, unless a session on the log has its own; the first one given stays."""
+        sessions = self._sessions
+
+        async def run(storage: StorageBackend, lease: Lease) -> Outcome:
+            asking = sessions.get(lease.job.context)
+            return await (handler if asking is None else asking.handlers.get(kind, handler))(storage, lease)
+
+        self._handlers.setdefault(kind, run)
 
     def serves(self, job: Job) -> bool:
         """Return whether it will run a job once nobody else holds it."""
@@ -435,7 +457,7 @@ class Background:
             config=self._config,
             retry=self._retry,
             concurrency=self._config.concurrency,
-            on_event=self._on_event,
+            on_event=self._tell,
         )
         self._task = loop.create_task(self._work(worker), name="acms-background")
         self._task.add_done_callback(_ended)
@@ -446,6 +468,10 @@ class Background:
             self._alarm = asyncio.get_running_loop().call_later(
                 worker.again, _rouse, weakref.ref[Background](self)
             )
+
+    def _tell(self, event: Event) -> None:
+        asking = self._sessions.get(getattr(event, "context_id", ""))
+        tell(self._on_event if asking is None else asking.tell, event)
 
     def _silence(self) -> None:
         if self._alarm is not None:

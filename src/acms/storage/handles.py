@@ -76,6 +76,8 @@ class Shared:
         self.counters: dict[str, Any] = {}
         #: Strictest privacy mode of its sessions by log, where they have one.
         self.modes: dict[str, Any] = {}
+        #: The newest session by log: its jobs are done, and told, as that one wants it.
+        self.sessions: WeakValueDictionary[str, Any] = WeakValueDictionary()
         #: What the stage of privacy made of entries.
         self.redactions: Any = None
         #: Indexes that an event loop left behind which was closed: the next one goes on with them.

@@ -374,9 +374,7 @@ class WriteQueue:
             if jobs:
                 placed.tail = replace(placed.tail, asked=head.tokens + _tokens(placed.drafts))
             elif self._policy is not None and await self._outdates(self._policy, head, placed.drafts):
-                jobs = (
-                    requests.compaction(self.context, watch.kind, self._policy, watch.privacy, force=False),
-                )
+                jobs = (requests.compaction(self.context, watch, self._policy, force=False),)
         if placed.reflects is not None:
             jobs = (*jobs, requests.reflection(self.context, *placed.reflects))
         return jobs
@@ -426,7 +424,7 @@ class WriteQueue:
             self._hidden = (head.rewrites, head.epoch, head.tokens - tokens)
         if not due(policy, total - self._hidden[2], total - tail.asked):
             return ()
-        return (requests.compaction(self.context, watch.kind, policy, watch.privacy, force=False),)
+        return (requests.compaction(self.context, watch, policy, force=False),)
 
     async def _outdates(
         self, policy: CompactionPolicy, head: Head, placed: Sequence[Sequence[Draft]]
