@@ -17,7 +17,6 @@ from acms.errors import (
     EpisodeNotFoundError,
     GoneError,
     IdempotencyMismatchError,
-    SessionNotFoundError,
     ValidationError,
 )
 from acms.knowledge import Cardinality, Fact, Scope
@@ -594,7 +593,7 @@ class ACMS(View):
 
         if not isinstance(other, View):
             raise ValidationError("must be a session, or a view of one", field="other")
-        await self._known()
+        await self._shared.written()
         side = forks.Side(other._shared, other.ends_at)
         return await merge.merge(self._shared, self._writer, side, strategy, dry_run=dry_run)
 
@@ -605,13 +604,13 @@ class ACMS(View):
         """
         from acms.branches import forks
 
-        return await forks.tag(self._shared.storage, await self._known(), name, version, move=move)
+        return await forks.tag(self._shared.storage, await self._shared.written(), name, version, move=move)
 
     async def untag(self, name: str) -> None:
         """Take a name off its version; `NotFoundError` when this session did not give it."""
         from acms.branches import forks
 
-        await forks.untag(self._shared.storage, await self._known(), name)
+        await forks.untag(self._shared.storage, await self._shared.written(), name)
 
     async def delete(self) -> list[Branch]:
         """Hide the session and return the live forks that keep on reading what they share with it.
@@ -621,7 +620,7 @@ class ACMS(View):
         """
         from acms.branches import forks
 
-        found = await forks.delete(self._shared.storage, await self._known())
+        found = await forks.delete(self._shared.storage, await self._shared.written())
         await self._writer.idle()  # what is written next goes to a new log
         self._shared.context_id = None
         return found
@@ -636,7 +635,7 @@ class ACMS(View):
         """
         from acms.compaction import job as compaction
 
-        return await compaction.request(self._shared, await self._known(), overrides)
+        return await compaction.request(self._shared, await self._shared.written(), overrides)
 
     async def reflect(self) -> Job:
         """Ask for everything closed to be reflected on now, also what is too short to be; return the job.
@@ -647,7 +646,7 @@ class ACMS(View):
         """
         from acms.facts import request
 
-        context = await self._known()
+        context = await self._shared.written()
         with handles.waiting(self._shared.handle):
             return await request.request(self._shared, context)
 
@@ -707,14 +706,14 @@ class ACMS(View):
         from acms.compaction import job as compaction
 
         with handles.waiting(self._shared.handle):
-            return await compaction.wait(self._shared, await self._known(), job, timeout)
+            return await compaction.wait(self._shared, await self._shared.written(), job, timeout)
 
     async def job(self, id: str) -> Job:
         """Return a job of this session as it is now; `GoneError` when there is none with this id."""
         from acms.compaction import job as compaction
 
         found = await compaction.current(self._shared.storage, validation.name(id, "id"))
-        if found.context != await self._known():
+        if found.context != await self._shared.written():
             raise GoneError(f"job {id} does not exist")
         return found
 
@@ -766,20 +765,13 @@ class ACMS(View):
         from acms.erasure import erase as erasure
 
         shared = self._shared
-        context, how = await self._known(), shared.config
+        context, how = await self._shared.written(), shared.config
         found = await erasure.erase(
             shared.storage, context, [id], verify=verify, service=how.compaction, privacy=how.privacy.mode
         )
         shared.stage.forget(found.ids)
         shared.work()  # where a summary went, a compaction was asked for
         return found
-
-    async def _known(self) -> str:
-        """Return the id of the session's context; `SessionNotFoundError` when nothing was ever written."""
-        context = await self._shared.find()
-        if context is None:
-            raise SessionNotFoundError(f"the session {self.session_id!r} does not exist yet")
-        return context
 
 
 def _listed(messages: object, most: int) -> Sequence[Mapping[str, Any]]:

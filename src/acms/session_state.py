@@ -271,6 +271,7 @@ class SharedSession:
                 context = await self.storage.context(self.session_id, namespace=self.namespace)
             except SessionNotFoundError:
                 return None
+            validation.same_namespace(self.namespace, context.namespace, self.session_id)
             self._check(context.counter)
             self._mind(context.id)
             if self.reflects is not None and self.config.worker.enabled:
@@ -279,6 +280,13 @@ class SharedSession:
             self.namespace = context.namespace  # it may have been found by its id
             self.context_id = context.id  # last: who sees it writes at once
         return self.context_id
+
+    async def written(self) -> str:
+        """Return the id of the session's context; `SessionNotFoundError` when nothing was ever written."""
+        context = await self.find()
+        if context is None:
+            raise validation.unwritten(self.session_id)
+        return context
 
     async def ensure(self) -> str:
         """Return the id of the session's context; the first write creates it and says what the session is."""

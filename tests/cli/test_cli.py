@@ -266,6 +266,9 @@ def test_an_unknown_session_is_an_error(demo: str, arguments: tuple[str, ...]) -
     assert error["retryable"] is False
     assert error["options"]
     run(arguments[0], "demo", *arguments[2:], "--db", demo, "--namespace", "other", code=1)
+    id = json.loads(run("sessions", "--db", demo, "--json").stdout)["sessions"][0]["id"]
+    result = run(arguments[0], id, *arguments[2:], "--db", demo, "--namespace", "other", code=1)
+    assert "is the id of a log of another one" in result.stderr
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file

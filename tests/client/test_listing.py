@@ -58,6 +58,20 @@ async def test_sessions_are_called_and_listed_as_in_process(service: Service) ->
             return blocking.sessions(namespace="listed", where={"name": "Orders"}).sessions
 
     assert await asyncio.to_thread(waiting) == (zero,)
+
+
+async def test_an_id_opens_no_log_of_another_namespace(service: Service) -> None:
+    async with Client(service.url) as client:
+        own = client.session("own", namespace="user:alice")
+        await own.ingest("user", "The pin is 4711.")
+        (id,) = [one.id for one in (await client.sessions(namespace="user:alice")).sessions]
+        other = client.session(id, namespace="user:bob")
+        for asked in (lambda: other.window(100), lambda: other.ingest("user", "hi"), other.fork):
+            with pytest.raises(ValidationError, match="is the id of a log of another one") as caught:
+                await asked()
+            assert caught.value.field == "namespace"
+        assert (await own.get_session_stats()).version == 1
+        assert len(await client.session(id).window(100)) == 1
     for query, field in ({"where": "[]"}, "where"), ({"where": '{"label": 1}'}, "where.label"):
         reply = service.client.get("/contexts", params=query)
         assert (reply.status_code, reply.json()["errors"][0]["field"]) == (400, field)

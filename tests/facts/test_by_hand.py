@@ -67,6 +67,15 @@ async def test_a_fact_by_hand_follows_the_rules(url: str) -> None:
         assert again.id not in [fact.id for fact in await session.facts()]
 
 
+async def test_things_whose_names_differ_in_a_sign_keep_a_value_each(url: str) -> None:
+    async with ACMS("s", open_storage(url)) as session:
+        for subject in ("C", "C++", "C#", "node 1", "node -1", "db"):
+            await session.state(subject, "version", f"of {subject}")
+        assert len(await session.facts(attribute="version")) == 6
+        for asked, found in (("the DBs", "db"), ("c++", "C++"), ("C", "C")):
+            assert [fact.subject for fact in await session.facts(subject=asked)] == [found]
+
+
 async def test_it_is_found_under_its_names(url: str) -> None:
     async with ACMS("user", open_storage(url), None) as session:
         for number in range(40):

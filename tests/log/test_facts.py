@@ -75,6 +75,32 @@ def test_two_things_are_two_addresses(one: str, other: str) -> None:
     assert address("", one) != address("", other)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("C", "C++"), ("C++", "C#"), ("C", "C#"), ("g++", "G"), ("C++17", "C 17"), ("NET", ".NET"),
+        ("Disney+", "Disney"), ("node 1", "node -1"), ("node 1", "node \N{MINUS SIGN}1"), ("UTC+2", "UTC-2"),
+        ("v1.2", "v12"), ("S3", "S 3"), ("Mars", "Mar"), ("mars", "Mar"), ("Adams", "Adam"),
+        ("the Adams", "Adam"), ("राम", "रोम"),
+    ],
+)  # fmt: skip
+def test_two_subjects_are_two_addresses(one: str, other: str) -> None:
+    assert address(one, "") != address(other, "")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("DBs", "the db"), ("Invoices", "the invoice"), ("APIs", "API"), ("Mars", "mars"), ("The C++", "c++"),
+        ("C++'s", "C++"), ("C++.", "C++"),
+        ("orders_service", "Order Services"), ("issue #12", "Issue 12"), ("Node.js", "node-js"), ("node-1", "node 1"),
+        ("*Orders* (EU)", "orders, EU"), ("node \N{MINUS SIGN}1", "node -1"), ("Ada's", "ADA"), ("Ada’S 👩", "ada"),
+    ],
+)  # fmt: skip
+def test_one_subject_has_many_spellings(one: str, other: str) -> None:
+    assert address(one, "") == address(other, "")
+
+
 def test_an_attribute_makes_an_address_and_a_subject_alone_does_not() -> None:
     assert has_address(address("", "city"))
     assert not has_address(address("user", " - "))

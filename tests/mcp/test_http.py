@@ -101,6 +101,22 @@ async def test_every_tool_works_at_a_service(service: Guarded, tenant: str, mode
         assert len((await client.list_resources()).resources) <= 2, "the render that quoted it is gone"
 
 
+async def test_an_id_opens_no_log_of_another_namespace(service: Guarded, tenant: str) -> None:
+    api = await service.key(tenant)
+    body = {"key": "one", "namespace": "team"}
+    context = (await api.post("/contexts", json=body)).json()["data"]["id"]
+    async with connected(service, tenant, f"/mcp/other/{context}") as client:
+        for tool, given in (("history", {}), ("remember", {"text": "hi"}), ("recall", {"query": "hi"})):
+            result = await client.call_tool(tool, given)
+            assert result.is_error, tool
+            assert result.structured_content["error"]["argument"] == "namespace"
+            assert result.structured_content["error"]["options"] == [
+                "name the namespace that the log lies in"
+            ]
+    async with connected(service, tenant, f"/mcp/team/{context}") as client:
+        assert (await asked(client, "history"))["entries"] == []
+
+
 async def test_what_a_program_noted_beside_a_message_is_shown(service: Guarded, tenant: str) -> None:
     api = await service.key(tenant)
     context = (await api.post("/contexts", json={"key": "one", "namespace": "team"})).json()["data"]["id"]

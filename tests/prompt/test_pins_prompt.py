@@ -271,6 +271,7 @@ async def test_events_and_the_ledger_say_what_became_of_each_pin():
         verdict = rendered.ledger.why_not(key)
         assert (verdict.included, verdict.rule) == (False, rule)
         assert verdict.reason
+    assert rendered.warnings == ("the pin 'gone' is not shown: nothing is stored under its key",)
     told.clear()
     pins = PinnedKV(store=store, namespace="user:123", max_pins=1, strategy={"truncate_tokens": 60})
     rendered = await Prompt(codec, on_event=told.append).use(pins).user("Hello").render()

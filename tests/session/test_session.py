@@ -629,8 +629,16 @@ async def test_retracting_an_edited_message_takes_its_edits_with_it(storage: Sto
         version = await session.retract(first)
         assert contents(await session.window(100)) == ["two"]
         assert await session.retract(first) == version
-        with pytest.raises(GoneError):
+        with pytest.raises(GoneError, match="is out of force") as caught:
             await session.replace(first, "too late")
+        anew = "store the corrected text as a new message"
+        assert caught.value.options == (f"undo version {version} first", anew)
+        await session.undo(version)
+        await session.replace(first, "in time")
+        await session.erase(first)
+        with pytest.raises(GoneError, match="is gone") as caught:
+            await session.replace(first, "too late")
+        assert caught.value.options == (anew,)
 
 
 async def test_undoing_an_edit_of_a_tool_answer_brings_the_first_answer_back(storage: Storage) -> None:

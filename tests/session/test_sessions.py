@@ -52,6 +52,42 @@ async def test_a_session_is_found_by_its_labels_its_name_and_its_metadata(url: s
         assert (found.message_count, found.namespace, found.session_id) == (1, "user:1", "a")
 
 
+async def test_an_id_opens_no_log_of_another_namespace(url: str) -> None:
+    async with open_storage(url) as storage:
+        async with ACMS("a", storage, None, namespace="user:alice") as alice:
+            await alice.ingest("user", "The pin is 4711.")
+            id = str(await alice.context_id())
+            async with ACMS(id, storage, None, namespace="user:bob") as bob:
+                for asked in (
+                    lambda: bob.window(100),
+                    lambda: bob.recall("pin", budget=100),
+                    lambda: bob.ingest("user", "hi"),
+                    lambda: bob.state("a", "b", "c"),
+                    bob.fork,
+                    bob.delete,
+                ):
+                    with pytest.raises(ValidationError, match="is the id of a log of another one") as caught:
+                        await asked()
+                    assert (caught.value.field, len(caught.value.options)) == ("namespace", 2)
+            assert (await alice.get_session_stats()).version == 1
+        for namespace in ("user:alice", "default"):
+            async with ACMS(id, storage, None, namespace=namespace) as again:
+                assert "4711" in (await again.window(100)).text()
+                assert again.namespace == "user:alice"
+
+
+async def test_what_was_never_written_to_says_what_to_do(url: str) -> None:
+    async with open_storage(url) as storage, ACMS("never", storage, None) as session:
+        for asked in (
+            session.fork,
+            lambda: session.tag("t"),
+            session.compact,
+        ):
+            with pytest.raises(SessionNotFoundError, match="does not exist yet") as caught:
+                await asked()
+            assert caught.value.options[0] == "store a message in it: that creates it"
+
+
 async def test_a_page_says_of_each_session_what_its_context_and_its_head_say(url: str) -> None:
     async with open_storage(url) as storage:
         await said(storage, "a", name="One", labels=["x", "y"], metadata={"k": [1, None]})

@@ -399,6 +399,158 @@ async def test_a_rewritten_call_is_shown_with_its_results(storage: Storage, name
         openai_chat((await prompt.render(budget=10_000)).payload)
 
 
+def asked(id: str, text: str | None = None) -> dict[str, Any]:
+    """A call without a key of its own."""
+    return {name: value for name, value in call("", id, text=text).items() if name != "id"}
+
+
+def got(id: str, text: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": id, "content": text}
+
+
+ANYHOW = [
+    user("a"),
+    asked("c0"),
+    got("c0", "x"),
+    asked("c0"),
+    got("c0", "y"),
+    user("b"),
+    asked("c0"),
+    got("c0", "z"),
+]
+PARALLEL = [user("a"), call("k", "c1", "c2"), got("c1", "x"), got("c2", "y"), user("b")]
+CHANGED: dict[str, tuple[list[Any], list[Any], tuple[int, ...], list[str]]] = {
+    "a result": (
+        [user("a"), asked("c1"), got("c1", "x"), user("b")],
+        [user("a"), asked("c1"), got("c1", "-"), user("b"), user("c")],
+        (1, 1, 0, 3, 0),
+        ["a", "disk({})", "-", "b", "c"],
+    ),
+    "what is said beside a call": (
+        [user("a"), asked("c1", "so"), got("c1", "x")],
+        [user("a"), asked("c1", "so long"), got("c1", "x"), user("b")],
+        (1, 1, 0, 2, 0),
+        ["a", "so long\ndisk({})", "x", "b"],
+    ),
+    "a call and its result at once": (
+        [user("a"), asked("c1", "so"), got("c1", "x"), user("b")],
+        [user("a"), asked("c1"), got("c1", "-"), user("b")],
+        (0, 2, 0, 2, 0),
+        ["a", "disk({})", "-", "b"],
+    ),
+    "a result in a list trimmed at its start": (
+        [user("a"), asked("c1", "so"), got("c1", "x"), user("b")],
+        [asked("c1"), got("c1", "-"), user("b")],
+        (0, 2, 0, 1, 0),
+        ["a", "disk({})", "-", "b"],
+    ),
+    "results under an id that comes again": (
+        ANYHOW,
+        [*ANYHOW[:2], got("c0", "-"), asked("c0"), got("c0", "-"), *ANYHOW[5:]],
+        (0, 2, 0, 6, 0),
+        ["a", "disk({})", "-", "disk({})", "-", "b", "disk({})", "z"],
+    ),
+    "a new call under an old id": (
+        ANYHOW[:3],
+        [*ANYHOW[:2], got("c0", "-"), *ANYHOW[3:]],
+        (5, 1, 0, 2, 0),
+        ["a", "disk({})", "-", "disk({})", "y", "b", "disk({})", "z"],
+    ),
+    "another turn under an old id": (
+        [user("a"), asked("c0", "so"), got("c0", "x")],
+        [user("a"), asked("c0", "so"), got("c0", "x"), user("b"), asked("c0", "and"), got("c0", "y")],
+        (3, 0, 0, 3, 0),
+        ["a", "so\ndisk({})", "x", "b", "and\ndisk({})", "y"],
+    ),
+    "another turn instead, under an old id": (
+        [user("a"), user("b"), asked("c0", "so"), got("c0", "x")],
+        [user("a"), asked("c0", "and"), got("c0", "y")],
+        (2, 0, 0, 1, 0),
+        ["a", "b", "so\ndisk({})", "x", "and\ndisk({})", "y"],
+    ),
+    "results that changed places": (
+        PARALLEL[:4],
+        [*PARALLEL[:2], PARALLEL[3], got("c1", "-")],
+        (0, 1, 0, 3, 0),
+        ["a", "disk({})\ndisk({})", "-", "y"],
+    ),
+    "both results of one message": (
+        PARALLEL,
+        [*PARALLEL[:2], got("c1", "-"), got("c2", "-"), user("b")],
+        (0, 2, 0, 3, 0),
+        ["a", "disk({})\ndisk({})", "-", "-", "b"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("gone", ["keep", "retract"])
+@pytest.mark.parametrize("name", CHANGED)
+async def test_a_call_and_its_result_are_known_by_the_id_of_the_call(
+    storage: Storage, name: str, gone: Any
+) -> None:
+    before, after, expected, left = CHANGED[name]
+    if gone == "retract" and name == "another turn instead, under an old id":
+        expected, left = (2, 0, 3, 1, 0), [left[0], *left[4:]]
+    async with session_on(storage) as session:
+        await session.sync(before)
+        assert counts(await session.sync(after, gone=gone)) == expected
+        assert [entry.content for entry in await session.entries()] == left
+        assert counts(await session.sync(after, gone=gone)) == (0, 0, 0, len(after), 0)
+        prompt = Prompt(OpenAIChat("gpt-4o")).history(session).user("next")
+        openai_chat((await prompt.render(budget=10_000)).payload)
+
+
+async def test_results_that_are_cleared_again_and_again_leave_one_log(storage: Storage) -> None:
+    def held(cleared: int) -> list[dict[str, Any]]:
+        pairs = [(asked(f"c{n}"), got(f"c{n}", "-" if n < cleared else f"of {n}")) for n in range(20)]
+        return [user("begin"), *[one for pair in pairs for one in pair]]
+
+    async with session_on(storage) as session:
+        for cleared in (0, 2, 10, 20):
+            done = await session.sync(held(cleared))
+            assert done.inserted == ()
+        assert list(await session.messages("?", budget=10_000)) == await shown_at_once(held(20))
+        assert (await session.get_session_stats()).active_messages == 41
+
+
+async def test_an_answer_that_was_streamed_is_one_message(storage: Storage) -> None:
+    answer = "hello world, how are you"
+    async with session_on(storage) as session:
+        for length in (5, 10, 12, 24):
+            await session.sync([user("q"), call("", text=answer[:length]) | {"id": None}])
+        assert [entry.content for entry in await session.entries()] == ["q", answer]
+        looked = asked("c1", answer)
+        done = await session.sync([user("q"), looked, got("c1", "x"), user("so")])
+        assert counts(done) == (2, 1, 0, 1, 0)
+        shown = list(await session.messages("?", budget=10_000))
+        assert shown == await shown_at_once([user("q"), looked, got("c1", "x"), user("so")])
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        [user("q"), {"role": "assistant", "content": "no"}, {"role": "assistant", "content": "no, yes"}],
+        [user("q"), {"role": "assistant", "content": "yes"}],
+        [{"role": "assistant", "content": "no, yes"}],
+        [user("q"), user("no, yes")],
+        [user("q"), {"role": "assistant", "content": "no, yes", "id": "k"}],
+    ],
+)
+async def test_what_only_looks_like_a_streamed_answer_is_another_message(
+    storage: Storage, after: list[dict[str, Any]]
+) -> None:
+    async with session_on(storage) as session:
+        await session.sync([user("q"), {"role": "assistant", "content": "no"}])
+        done = await session.sync(after)
+        assert (len(done.appended), done.replaced) == (1, ())
+
+
+async def test_what_a_user_goes_on_with_is_another_message(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        await session.sync([user("q"), user("no")])
+        assert counts(await session.sync([user("q"), user("no, yes")])) == (1, 0, 0, 1, 0)
+
+
 async def test_results_of_a_call_that_is_older_than_other_messages_come_with_it(storage: Storage) -> None:
     held = [QUESTION, call("k2", "c1"), result("k3", "c1"), ANSWER]
     async with session_on(storage) as session:

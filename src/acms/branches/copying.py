@@ -438,9 +438,7 @@ async def flat(shared: SharedSession, at: int | str | None, session_id: str | No
     """
     storage = shared.storage
     key = None if session_id is None else validation.session_name(session_id, "session_id")
-    found = await shared.find()
-    if found is None:
-        raise SessionNotFoundError(f"the session {shared.session_id!r} does not exist yet")
+    found = await shared.written()
     original = await storage.context(found)
     version = await forks.version_of(storage, found, at)
     tries = 0

@@ -68,7 +68,7 @@ async def fork(shared: SharedSession, at: int | str | None, session_id: str | No
     """Return a fork of a session, made by one commit; a named one is made once."""
     storage = shared.storage
     name = None if session_id is None else validation.session_name(session_id, "session_id")
-    parent = await _known(shared)
+    parent = await shared.written()
     version = head = None
     if at is not None:
         version, head = await _place(storage, await _live(storage, parent), at)
@@ -384,17 +384,10 @@ def _redacted(delta: Delta, left: Stage, right: Stage) -> Delta:
 
 
 async def _log_state(storage: StorageBackend, side: Side) -> tuple[str, int, LogState]:
-    context = await _live(storage, await _known(side.shared))
+    context = await _live(storage, await side.shared.written())
     version, head = await _place(storage, context, side.at)
     runs = segments(context.id, context.lineage, 1, version)
     return context.id, version, LogState(runs, await read.cover_at(storage, context.id, head, version))
-
-
-async def _known(shared: SharedSession) -> str:
-    context = await shared.find()
-    if context is None:
-        raise SessionNotFoundError(f"the session {shared.session_id!r} does not exist yet")
-    return context
 
 
 async def _live(storage: StorageBackend, context: str) -> Context:

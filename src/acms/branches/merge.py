@@ -132,10 +132,7 @@ async def _read(shared: SharedSession, side: Side) -> _Read:
 
 
 async def _live(shared: SharedSession) -> Context:
-    found = await shared.find()
-    context = None if found is None else await shared.storage.context(found)
-    if context is None:
-        raise SessionNotFoundError(f"the session {shared.session_id!r} does not exist yet")
+    context = await shared.storage.context(await shared.written())
     if context.deleted_at is not None:
         raise SessionNotFoundError(
             f"the session {shared.session_id!r} was deleted", options=("undelete it first",)

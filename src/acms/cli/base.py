@@ -30,7 +30,7 @@ from acms.errors import (
     StorageError,
     ValidationError,
 )
-from acms.log.validation import PROFILE
+from acms.log.validation import PROFILE, same_namespace
 from acms.model import Context, ContextQuery
 from acms.observability.events import Event
 from acms.ports import Embedder, Handle, Reflector, StorageBackend
@@ -413,12 +413,14 @@ def made(file: Path, write: bool, hint: str, *, given: bool) -> None:
 async def known(storage: StorageBackend, name: str, namespace: str) -> Context:
     """Return a session's context; an unknown session is an error."""
     try:
-        return await storage.context(name, namespace=namespace)
+        found = await storage.context(name, namespace=namespace)
     except SessionNotFoundError as error:
         raise SessionNotFoundError(
             f"no session is named {name!r} in namespace {namespace!r}",
             options=("acms sessions --all lists them",),
         ) from error
+    same_namespace(namespace, found.namespace, name)
+    return found
 
 
 def embedder(choice: str | None = None) -> Embedder | Literal["auto"] | None:
@@ -470,9 +472,11 @@ def over(
 async def continued(storage: StorageBackend, name: str, namespace: str) -> ACMS:
     """Return a session on an open store that its first message begins, where it is not there yet."""
     try:
-        return over(storage, await storage.context(name, namespace=namespace), name)
+        found = await storage.context(name, namespace=namespace)
     except SessionNotFoundError:
         return ACMS(name, storage, embedder(), config=ACMSConfig.from_env(), namespace=namespace)
+    same_namespace(namespace, found.namespace, name)
+    return over(storage, found, name)
 
 
 ReflectorName = Annotated[

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from acms.client import nouns
 from acms.client.transport import Transport, path
 from acms.errors import SessionNotFoundError
+from acms.log import validation
 from acms.model import EMPTY, Json
 from acms.results import ContextInfo
 
@@ -45,6 +46,7 @@ class Log:
                 except SessionNotFoundError:
                     return None
                 found = [nouns.noun(ContextInfo, answer.data)]
+                validation.same_namespace(self.namespace, found[0].namespace, self.session_id)
             if found:
                 self.namespace, self.id = found[0].namespace, found[0].id
         return self.id
@@ -84,5 +86,5 @@ class Log:
         """Return the id of the context; `SessionNotFoundError` when nothing was ever written."""
         found = await self.find()
         if found is None:
-            raise SessionNotFoundError(f"the session {self.session_id!r} does not exist yet")
+            raise validation.unwritten(self.session_id)
         return found

@@ -18,6 +18,7 @@ from acms.client.log import Log
 from acms.client.portal import Door, around, blocking, returns
 from acms.client.transport import Answer, Transport, path, step
 from acms.errors import ACMSError, SessionNotFoundError
+from acms.log import validation
 from acms.model import EMPTY
 from acms.nouns import camel
 from acms.session import ACMS
@@ -61,7 +62,7 @@ async def upto(of: Remote) -> int | None:
     """Return the version at which a log ends, from now on for good; `NotFoundError` when no version has its tag."""
     if isinstance(of.ends_at, str):
         if (context := await of.log.find()) is None:
-            raise UnwrittenError(f"the session {of.log.session_id!r} does not exist yet")
+            raise validation.unwritten(of.log.session_id, UnwrittenError)
         place = path("contexts", context, "stats")
         answer = await of.log.transport.call("GET", place, query={"atTag": of.ends_at})
         of.ends_at = nouns.value(int, answer.data, "version")
@@ -204,7 +205,7 @@ class Asks(Generic[R]):
         said = dict(self.prepare(of, given) if self.prepare else given)
         context = await (self.context(of, given) if self.context else of.log.find())
         if context is None:
-            raise UnwrittenError(f"the session {of.log.session_id!r} does not exist yet")
+            raise validation.unwritten(of.log.session_id, UnwrittenError)
         if not self.timeless and of.ends_at is not None:
             said["at_version"] = of.ends_at
         if self.pages:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from time import monotonic
 
-from acms.errors import SessionNotFoundError, ValidationError
+from acms.errors import ValidationError
 from acms.events.cursor import Cursor
 from acms.log.validation import PAGE
 from acms.model import UNFINISHED, WEBHOOK, Job, JobQuery
@@ -159,9 +159,7 @@ async def session_events(
     shared: SharedSession, after: str | int, *, follow: bool
 ) -> AsyncGenerator[LogEvent]:
     """Yield the events of a session's log behind a cursor; see `acms.ACMS.events`."""
-    context = await shared.find()
-    if context is None:
-        raise SessionNotFoundError(f"the session {shared.session_id!r} does not exist yet")
+    context = await shared.written()
     cursor = await start(shared.storage, context, after)
     followed = Followed(shared.storage, context, cursor, shared.stage, handle=shared.handle)
     events = followed.events(follow=follow)

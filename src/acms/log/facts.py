@@ -29,8 +29,16 @@ SAID = "said"
 Address = tuple[str, str]
 """Subject and attribute, normalised."""
 
-_APART = re.compile(r"[\W_]+")
-_POSSESSIVE = re.compile(r"['’]s\b")
+#: A letter or digit and what follows it, with the signs that make another name of it: -1, +2, .NET, C++, C#.
+_NAME = re.compile(
+    r"(?:(?<![\w.-])[-.](?=\d)|(?<![\w.])\.(?=[^\W\d_])|\+(?=\d))?"
+    r"[^\W_](?:[^\W_]|[^\x00-\x7f])*"
+    r"(?:\+\++|[+#](?!\w))?"
+)
+_POSSESSIVE = re.compile(r"['’]s\b", re.IGNORECASE)
+_ACRONYMS = re.compile(r"[A-Z]{2,}s")
+#: Letters of a word that is hardly a name: Adams and Mars are, invoices are not. Whether it is written so, not all say.
+_LONG = 6
 _ARTICLES = frozenset(("a", "an", "the"))
 _SIBILANT = re.compile(r"(?:ss|sh|ch|x|zz?)es$")
 _MUTE = re.compile(r"(?:ss|sh|ch|x|zz?)e$")
@@ -41,8 +49,11 @@ _DRAFT = tuple(field.name for field in fields(Draft))
 
 
 def address(subject: str, attribute: str) -> Address:
-    """Return what two facts have in common that are about the same: case, articles, plurals and punctuation aside."""
-    return _plain(subject), _plain(attribute)
+    """Return what two facts have in common that are about the same: case, articles, plurals and punctuation aside.
+
+    What is part of a name stays, as in C++ and node -1; so does the "s" of a subject of one short word, as in Mars.
+    """
+    return _plain(subject, name=True), _plain(attribute)
 
 
 def has_address(where: Address) -> bool:
@@ -50,10 +61,17 @@ def has_address(where: Address) -> bool:
     return bool(where[1])
 
 
-def _plain(label: str) -> str:
-    text = _POSSESSIVE.sub("", unicodedata.normalize("NFKC", label).casefold())
-    said = _APART.sub(" ", text).split()
-    return " ".join([_singular(word) for word in said if word not in _ARTICLES] or said)
+def _plain(label: str, *, name: bool = False) -> str:
+    text = _POSSESSIVE.sub("", unicodedata.normalize("NFKC", label)).replace("\N{MINUS SIGN}", "-")
+    if not text.isascii():  # letters of many scripts have marks, which make another word
+        text = "".join(
+            [" " if one > "\x7f" and unicodedata.category(one)[0] in "PSZC" else one for one in text]
+        )
+    said = [word[:-1] if _ACRONYMS.fullmatch(word) else word for word in _NAME.findall(text)]
+    said = [word.casefold() for word in said]
+    said = [word for word in said if word not in _ARTICLES] or said
+    short = name and len(said) == 1 and len(said[0]) < _LONG
+    return " ".join(said if short else map(_singular, said))
 
 
 def _singular(word: str) -> str:

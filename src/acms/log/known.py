@@ -50,6 +50,8 @@ class Row:
     actor: str | None
     privacy: Privacy
     origin: Origin
+    #: Characters of its text.
+    length: int
     #: Its calls of tools and those it answers, the tool group it is in, and its size, which outlives its content.
     calls: tuple[str, ...]
     answers: tuple[str, ...]
@@ -80,6 +82,12 @@ def wording(role: Role, content: str, parts: Sequence[Part]) -> bytes:
     if not named:
         return digest(f"{role._value_}\0{content or repr(tuple(parts))}")
     return digest("\0".join((role._value_, content, *named)))
+
+
+def goes_on(row: Row, role: Role, content: str, calls: Sequence[str]) -> bool:
+    """Whether a message begins with all that another one says, its text and its calls."""
+    begun = (role._value_, content[: row.length], *calls[: len(row.calls)])
+    return digest("\0".join(begun)) == row.wording
 
 
 def body(role: Role, content: str, parts: Sequence[Part]) -> bytes:
@@ -121,6 +129,7 @@ def _row(entry: Entry) -> Row:
         actor=entry.actor,
         privacy=entry.privacy,
         origin=entry.origin,
+        length=len(entry.content),
         calls=calls(entry.parts),
         answers=answers(entry.parts),
         group=entry.group,

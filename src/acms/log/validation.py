@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from acms.errors import ValidationError
+from acms.errors import SessionNotFoundError, ValidationError
 from acms.model import Json, MarkerType, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -98,6 +98,29 @@ def session_or_id(value: object, field: str) -> str:
         what = "settings" if checked == NAMESPACE else "facts"
         raise ValidationError(f"{checked!r} is reserved for the {what} of the namespace", field=field)
     return checked
+
+
+def unwritten(
+    session_id: str, kind: type[SessionNotFoundError] = SessionNotFoundError
+) -> SessionNotFoundError:
+    """Return the error for a session to which nothing was ever written."""
+    return kind(
+        f"the session {session_id!r} does not exist yet",
+        options=(
+            "store a message in it: that creates it",
+            "look whether its name and its namespace are right",
+        ),
+    )
+
+
+def same_namespace(asked: str, found: str, id: str) -> None:
+    """Raise `ValidationError` when a log was found by its id, and a namespace was named that is not its own."""
+    if asked not in (UNNAMED, found):
+        raise ValidationError(
+            f"is {asked!r}, and {id!r} is the id of a log of another one",
+            field="namespace",
+            options=("name the namespace that the log lies in", "choose another session_id"),
+        )
 
 
 def optional_name(value: object, field: str) -> str | None:

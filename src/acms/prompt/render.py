@@ -272,6 +272,9 @@ class _Render:
             tell(listener, event)
         if isinstance(event, PinsSkipped):
             self._left += pin_index.skipped(event)
+            self._warnings += [
+                f"the pin {key!r} is not shown: nothing is stored under its key" for key in event.missing
+            ]
         elif isinstance(event, PinsLoaded):
             self._pins.append(event.namespace)
 

@@ -2,8 +2,10 @@
 
 Messages with a key are known by it, wherever they stand. The others are known by role and text, in order: the longest
 common subsequence, its latest place in the log. Instructions that a list begins with are known wherever they stand,
-and take the place of those that the log begins with. What lost its content is known by its place between others, under
-a key only with as many tokens as it had: a key that the log does not know is a sign of something new.
+and take the place of those that the log begins with. Calls of tools and results whose text changed are known by the
+ids of their calls, next to what is known; an answer that was streamed, the last of the log, by what it begins with.
+What lost its content is known by its place between others, under a key only with as many tokens as it had: a key that
+the log does not know is a sign of something new.
 
 Calls of tools and their results are then paired as if the log had said from the start what it says now, and
 `episodes.place` had placed it: a call opens a group, a result joins the group in which its call waits for it.
@@ -23,6 +25,8 @@ from acms.privacy.modes import stricter
 
 PAIRS = 500_000
 """Pairs of equal messages that are looked at for the longest common subsequence."""
+
+_TURN = (Role.ASSISTANT, Role.TOOL)
 
 
 class Item(NamedTuple):
@@ -59,13 +63,23 @@ class Aligned:
 
 
 def align(
-    items: Sequence[Item], rows: Sequence[Row], tokens: Callable[[Item], int], *, retract: bool
+    items: Sequence[Item],
+    rows: Sequence[Row],
+    tokens: Callable[[Item], int],
+    goes_on: Callable[[Item, Row], bool],
+    *,
+    retract: bool,
 ) -> Aligned:
-    """Say what has to be done; with `retract` what is missing goes, and what is there again comes back."""
+    """Say what has to be done; with `retract` what is missing goes, and what is there again comes back.
+
+    `goes_on` says whether a message begins with all that another says.
+    """
     matched = _by_key(items, rows)
-    lead = _instructions(items, rows, matched)
+    edited = _instructions(items, rows, matched)
     keyed = {at for at, row in enumerate(matched) if row is not None}
     _in_order(items, rows, matched)
+    edited |= _by_call(items, rows, matched)
+    edited |= _grown(items, rows, matched, goes_on)
     _illegible(items, rows, matched, tokens)
     found = Aligned()
     _insertions(items, rows, matched, keyed, found)
@@ -75,7 +89,7 @@ def align(
             found.appended.append(at)
         elif at not in keyed and not rows[place].legible:
             found.erased.append(at)
-        elif _changed(item, rows[place], retract, at in lead):
+        elif _changed(item, rows[place], retract, at in edited):
             found.replaced.append((at, place))
         else:
             found.unchanged.append((at, place))
@@ -84,12 +98,12 @@ def align(
     return found
 
 
-def _changed(item: Item, row: Row, retract: bool, leading: bool) -> bool:
+def _changed(item: Item, row: Row, retract: bool, edited: bool) -> bool:
     if not row.legible:
         return False
     if not row.live:
         return retract
-    if leading and item.wording != row.wording:
+    if edited and item.wording != row.wording:
         return True
     if item.key is None or item.key != row.key:
         return False
@@ -227,6 +241,65 @@ def _longest(candidates: Sequence[Sequence[int]], live: Sequence[bool]) -> dict[
         at, order, link = cast("tuple[int, int, object]", link)
         found[at] = order
     return found
+
+
+def _by_call(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> set[int]:
+    """Match calls and results whose text changed, by the ids of their calls; return which.
+
+    Providers may use an id again. So they are looked for next to what is known: first behind the message before them,
+    or a result's call, then before the message after them; and never beyond another turn of the user.
+    """
+    taken = {place for place in matched if place is not None}
+    found: set[int] = set()
+
+    def look(at: int, places: Iterable[int]) -> None:
+        item = items[at]
+        for place in places:
+            row = rows[place]
+            if place not in taken and row.legible and _same_calls(item, row):
+                matched[at] = place
+                taken.add(place)
+                found.add(at)
+                return
+            ends = place in taken and row.role is not Role.TOOL
+            if ends or row.role not in _TURN or not set(item.answers).isdisjoint(row.calls):
+                return
+
+    behind: int | None = None
+    for at, item in enumerate(items):
+        if matched[at] is None and behind is not None and item.key is None:
+            look(at, range(behind + 1, len(rows)))
+        behind = behind if item.role is Role.TOOL and matched[at] is not None else matched[at]
+    before: int | None = None
+    for at in range(len(items) - 1, -1, -1):
+        if matched[at] is None and before is not None and items[at].key is None:
+            look(at, range(before - 1, -1, -1))
+        before = matched[at]
+    return found
+
+
+def _same_calls(item: Item, row: Row) -> bool:
+    calls = item.calls or item.answers
+    return bool(calls) and (item.role, item.calls, item.answers) == (row.role, row.calls, row.answers)
+
+
+def _grown(
+    items: Sequence[Item],
+    rows: Sequence[Row],
+    matched: list[int | None],
+    goes_on: Callable[[Item, Row], bool],
+) -> set[int]:
+    """Match an answer that goes on where the last message of the log ended, right behind the one before; return it."""
+    last = len(rows) - 1
+    if last < 1 or last in matched:
+        return set()
+    row, at = rows[last], matched.index(last - 1) + 1 if last - 1 in matched else len(items)
+    if at < len(items) and matched[at] is None and _may_change(items[at], row):
+        item = items[at]
+        if item.key is None and item.role is Role.ASSISTANT and goes_on(item, row):
+            matched[at] = last
+            return {at}
+    return set()
 
 
 def _illegible(

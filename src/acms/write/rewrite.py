@@ -264,6 +264,15 @@ async def clear(shared: SharedSession, writer: Writer, *, reason: str) -> int:
             return receipt.versions[0]
 
 
+def _check_readable(id: str, target: Entry, cover: Cover) -> None:
+    anew = "store the corrected text as a new message"
+    if target.state is not State.LIVE:
+        raise GoneError(f"the content of {id} is gone", options=(anew,))
+    by = cover.by(target.version)
+    if by is not None:
+        raise GoneError(f"{id} is out of force", options=(f"undo version {by} first", anew))
+
+
 async def replace(
     shared: SharedSession, writer: Writer, id: str, content: str, *, sha256: str | None = None
 ) -> str:
@@ -278,8 +287,7 @@ async def replace(
             raise ValidationError(
                 f"is a {target.kind.value}, only messages can be replaced", field="message_id"
             )
-        if target.state is not State.LIVE or cover.by(target.version) is not None:
-            raise GoneError(f"{id} is out of force or its content is gone")
+        _check_readable(id, target, cover)
         if expected not in (
             None,
             hashlib.sha256(target.content.encode("utf-8", "surrogatepass")).hexdigest(),

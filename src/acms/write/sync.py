@@ -66,8 +66,8 @@ class Sync:
             head = None if context is None else await shared.known.catch_up(shared.storage, context)
             rows = [] if head is None else shared.known.rows
             flat = self._as_stored(messages, flat, rows)
-            size = partial(self._tokens, messages)
-            found = align(flat, rows, size, retract=self._retract)
+            size, goes_on = partial(self._tokens, messages), partial(self._goes_on, messages)
+            found = align(flat, rows, size, goes_on, retract=self._retract)
             if self._refuse and found.inserted:
                 raise _inserted(flat[found.inserted[0]])
             groups = pair(flat, rows, found, _group)
@@ -233,8 +233,15 @@ class Sync:
         return turn
 
     def _tokens(self, messages: Sequence[Mapping[str, Any]], item: Item) -> int:
+        return self._unkept(messages, item).tokens
+
+    def _goes_on(self, messages: Sequence[Mapping[str, Any]], item: Item, row: Row) -> bool:
+        draft = self._unkept(messages, item)
+        return known.goes_on(row, item.role, draft.content, item.calls)
+
+    def _unkept(self, messages: Sequence[Mapping[str, Any]], item: Item) -> Draft:
         turn = self._turn(messages, item, _not_yet)
-        return self._draft(f"messages[{item.at}].", called="key", **turn).tokens
+        return self._draft(f"messages[{item.at}].", called="key", **turn)
 
     def _drafted(self, messages: Sequence[Mapping[str, Any]], item: Item, old: Entry | None = None) -> Draft:
         """Return a message as it is stored: one that is known stays as private, and is not trusted more."""
