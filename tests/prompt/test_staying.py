@@ -335,6 +335,25 @@ async def test_a_tool_loop_fills_its_room_and_finds_it_when_turns_lie_far_apart(
     assert median(used) >= 0.75
 
 
+@pytest.mark.parametrize(("offered", "least"), [(False, 0.85), (True, 0.6)])
+async def test_what_tools_took_before_keeps_no_answer_out(offered: bool, least: float) -> None:
+    rng = random.Random(5)
+    async with ACMS("beside", open_storage("memory://"), None) as session:
+        for _ in range(60):
+            await session.ingest("user", said(rng))
+            await session.ingest("assistant", said(rng))
+        await session.ingest("user", "What do we have?")
+        for number in range(9):
+            calls = [{"id": f"c{number}", "name": "stock", "arguments": "{}"}]
+            await session.ingest("assistant", "", tool_calls=calls)
+            await session.ingest("tool", " ".join(said(rng) for _ in range(4)), tool_call_id=f"c{number}")
+        await session.ingest("assistant", "Enough.")
+        asked = "Where do the amber drill and the teal lathe lie?"
+        made = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM).history(session).recall(session, asked).user(asked)
+        rendered = await made.tools([STOCK] if offered else []).render(budget=1000)
+        assert rendered.tokens.upper_bound >= 1000 * least
+
+
 @pytest.mark.parametrize(("changing", "most"), [(False, 0.2), (True, 0.35)])
 async def test_a_turn_longer_than_the_room_keeps_its_question_and_mostly_grows(
     changing: bool, most: float

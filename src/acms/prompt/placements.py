@@ -49,6 +49,8 @@ FILLED = 0.6
 """Share of what a recall may take that is filled by score alone."""
 OWN = 2 / 3
 """Share of the room beyond which the newest turn is cut, so that it can go on growing."""
+LOOP = 1 / 3
+"""Share of the room that is left free for a loop of tools, at most."""
 FAR = 32
 """How many rooms back the message that began a turn is looked for."""
 

@@ -370,10 +370,19 @@ class Staying:
         return self._placed(kept, read)._replace(older=older)
 
     def _loops(self, units: Sequence[Atom], costs: Sequence[int], before: Sequence[Atom]) -> tuple[int, int]:
-        """Return the most tokens that the tools of an earlier turn took, and what those of the newest did so far."""
+        """Return the tokens that the tools of the newest turn may take, and what they did so far.
+
+        They may take what those of an earlier turn took, but no more than a share of the room; nothing where a question
+        is written behind the log and no tool is offered: it is answered at once. A log whose last word is a question may
+        be of a caller who offers tools beside the prompt.
+        """
         *earlier, now = placements.called(units, costs)
         *others, _ = placements.called(before, [self._cost([unit]) for unit in before])
-        return max((0, *earlier, *others)), now
+        if self._asked:
+            if not self._tools:
+                return 0, 0
+            earlier, now = [*earlier, now], 0
+        return min(max((0, *earlier, *others)), int(self._room * placements.LOOP)), now
 
     def _first_depth(self, left: int, spare: int | None, loops: int, now: int) -> int:
         """Return the tokens that an epoch recalls first: not those its loop takes, half of them once it runs."""
