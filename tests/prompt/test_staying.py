@@ -335,6 +335,23 @@ async def test_a_tool_loop_fills_its_room_and_finds_it_when_turns_lie_far_apart(
     assert median(used) >= 0.75
 
 
+async def test_an_epoch_for_which_little_is_recalled_begins_with_more_of_the_history() -> None:
+    rng = random.Random(8)
+    async with ACMS("little", open_storage("memory://"), None) as session:
+        for _ in range(60):
+            await session.ingest("user", said(rng))
+            await session.ingest("assistant", said(rng))
+        base = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM).history(session)
+        asked = ("Where do the amber drill and the teal lathe lie?", "No, that other one.")
+        for query in asked:
+            await session.ingest("user", query)
+            rendered = await base.recall(session, query).render(budget=1000)
+            await session.ingest("assistant", said(rng))
+        assert not rendered.use.recalled
+        assert 350 < rendered.use.history < 450  # the rest is for the turns to come
+        assert asked[0] in str(rendered.payload)
+
+
 @pytest.mark.parametrize(("offered", "least"), [(False, 0.85), (True, 0.6)])
 async def test_what_tools_took_before_keeps_no_answer_out(offered: bool, least: float) -> None:
     rng = random.Random(5)

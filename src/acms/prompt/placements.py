@@ -42,6 +42,9 @@ NEWEST = 0.15
 HALF = 0.5
 """The same of a history without a recall beside it."""
 
+BEGUN = 0.400
+"""Share of the room that an epoch begins with, at least: what a recall leaves of it shows more of the history."""
+
 RESULT = 12
 """An output of a tool takes one part in so many of a prompt, at most."""
 

@@ -351,8 +351,8 @@ class Staying:
             depth = left if start == 0 and read.whole else self._first_depth(left, spare, loops, now)
             seen = placements.visible([*read.lead, *units[start:]], (), self._told)
             found = await self._answers(depth, seen, single=spare is not None or loops > 0)
-            if spare is not None:
-                start, found = self._filled(units, costs, start, room - spare, found)
+            most = int(room * placements.BEGUN) if spare is None else room - spare
+            start, found = self._filled(units, costs, start, most, found)
         older, read = tuple(units[:start]), read._replace(units=units[start:])
         place = self._turn(read.lead, read.units)
         blocks = () if self._recall is None else (self._block(read, read.units, place, found),)
@@ -373,8 +373,8 @@ class Staying:
         """Return the tokens that the tools of the newest turn may take, and what they did so far.
 
         They may take what those of an earlier turn took, but no more than a share of the room; nothing where a question
-        is written behind the log and no tool is offered: it is answered at once. A log whose last word is a question may
-        be of a caller who offers tools beside the prompt.
+        is written behind the log and no tool is offered: it is answered at once. Where the log ends with one, tools
+        may be offered beside the prompt.
         """
         *earlier, now = placements.called(units, costs)
         *others, _ = placements.called(before, [self._cost([unit]) for unit in before])
