@@ -417,9 +417,8 @@ async def test_what_a_model_says_before_it_calls_a_tool_is_no_answer(before: dic
             made = Prompt(OpenAIChat("gpt-4o")).history(session).recall(session, "Which lathe is amber?")
             rendered = await made.render(budget=1500)
             for found in (rendered.payload["messages"], await session.messages("amber", budget=1500)):
-                assert [one["content"] for one in found if one["role"] == "user"][
-                    -1
-                ] == "Which lathe is amber?"
+                said_by = [one["content"] for one in found if one["role"] == "user"]
+                assert [one for one in said_by if "<recalled>" not in one] == ["Which lathe is amber?"]
                 assert found[-1]["role"] == "tool"
 
 
@@ -463,6 +462,66 @@ async def test_a_budget_that_leaves_no_room_at_all_ends() -> None:
                 assert error.over > 0
             else:
                 assert rendered.tokens.upper_bound <= budget
+
+
+def rows_of(number: int) -> list[str]:
+    return [f"row {n} | order {1000 + 37 * n} | {13 * n % 97} EUR | of call {number}" for n in range(30)]
+
+
+async def looked_up(session: ACMS, number: int, rows: list[str]) -> None:
+    calls = [{"id": f"c{number}", "name": "stock", "arguments": "{}"}]
+    await session.ingest("assistant", "", tool_calls=calls)
+    await session.ingest("tool", "\n".join(rows), tool_call_id=f"c{number}")
+
+
+@pytest.mark.parametrize("recalled", [True, False])
+async def test_an_output_that_fits_is_sent_whole_and_once(recalled: bool) -> None:
+    async with ACMS("whole", open_storage("memory://"), None) as session:
+        query = "What does order 1629 cost?"
+        await session.ingest("user", query)
+        made = Prompt(OpenAIChat("gpt-4o")).tools([STOCK]).history(session)
+        made = made.recall(session, query) if recalled else made
+        earlier: list[Any] = []
+        for number in range(3):
+            await looked_up(session, number, rows_of(number))
+            rendered = await made.render(budget=4000)
+            found = rendered.payload["messages"]
+            assert found[: len(earlier)] == earlier
+            text = "".join(str(one["content"]) for one in found)
+            assert all(text.count(row) == 1 for each in range(number + 1) for row in rows_of(each))
+            assert "[…]" not in text
+            earlier = found
+
+
+@pytest.mark.parametrize("recalled", [True, False])
+async def test_an_output_stays_as_it_was_shown_until_the_next_epoch(recalled: bool) -> None:
+    rng = random.Random(9)
+    async with ACMS("stays", open_storage("memory://"), None) as session:
+        for _ in range(40):
+            await session.ingest("user", said(rng))
+            await session.ingest("assistant", said(rng))
+        query = "What do we have?"
+        await session.ingest("user", query)
+        made = Prompt(OpenAIChat("gpt-4o")).tools([STOCK]).history(session)
+        made = made.recall(session, query) if recalled else made
+        earlier: list[Any] = []
+        grown = cut = whole = 0
+        for number in range(12):
+            await looked_up(session, number, rows_of(number))
+            rendered = await made.render(budget=2000)
+            assert rendered.tokens.upper_bound <= 2000
+            found = rendered.payload["messages"]
+            grown += found[: len(earlier)] == earlier
+            shown = all(row in found[-1]["content"] for row in rows_of(number))
+            whole += shown
+            verdict = rendered.ledger.why(rendered.messages[-1].sources[0])
+            assert verdict is not None
+            assert ("condensed" in verdict.reason) is not shown
+            cut += not shown
+            earlier = found
+        assert grown >= 6
+        assert whole >= 4
+        assert cut
 
 
 async def test_what_a_cut_output_does_not_show_is_recalled() -> None:
