@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from acms import ACMS, ACMSConfig, CompactionPolicy, State, open_storage
-from acms.codecs import AnthropicMessages, OpenAIChat
+from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
 from acms.errors import FitError, StorageError
 from acms.kv import InMemoryKV
 from acms.model import Reasoning, Text, ToolCall
 from acms.pins import create_pin_registry
-from acms.ports import HasRecords
+from acms.ports import Codec, HasRecords
 from acms.prompt import Prompt, Rendered
 from tests.providers import validators
 
@@ -624,3 +624,24 @@ async def test_a_request_says_what_its_tokens_are_used_for() -> None:
         assert rendered.seen(first)
         assert rendered.seen(last)
         assert not rendered.seen("m_unknown")
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        OpenAIChat("gpt-5"),
+        OpenAIResponses("gpt-5"),
+        AnthropicMessages("claude-opus-5-5"),
+        Gemini("gemini-2.5-pro"),
+    ],
+    ids=lambda codec: codec.name,
+)
+async def test_a_history_says_who_spoke_whatever_the_name(codec: Codec) -> None:
+    names = ("Thomas Carter", "用户", "José", "Ann\nLee")
+    async with ACMS("names", open_storage("memory://"), None) as session:
+        for name in names:
+            await session.ingest("user", "I want it warm.", actor_id=name)
+        rendered = await Prompt(codec).history(session).user("Who?").render(budget=400)
+        text = json.dumps(rendered.payload, ensure_ascii=False)
+        assert all(f"{' '.join(name.split())}: I want it warm." in text for name in names)
+        assert rendered.manifest.messages  # each stretch of text is found again in its entry
