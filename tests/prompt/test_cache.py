@@ -90,8 +90,8 @@ async def test_a_prompt_begins_with_all_of_the_one_before_and_what_was_recalled_
                 assert rendered.cache.reason.startswith("the start of prompt/history moved: v")
         earlier = rendered
         await told(session, n + 1, n + 1)
-    # The 60 messages have 1,700 tokens and each turn adds 120: an epoch has ten of them, but the first one is full.
-    assert 3 <= moved <= 4
+    # The 60 messages have 1,700 tokens and each turn adds 120: an epoch has seven of them, but the first one is full.
+    assert 3 <= moved <= 5
 
 
 async def test_what_is_chosen_anew_each_turn_moves_before_the_newest_message_of_the_user() -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from acms import ACMS, ACMSConfig, CompactionPolicy, State, open_storage
-from acms.codecs import AnthropicMessages, OpenAIChat
+from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
 from acms.errors import FitError, StorageError
 from acms.kv import InMemoryKV
 from acms.model import Reasoning, Text, ToolCall
 from acms.pins import create_pin_registry
-from acms.ports import HasRecords
+from acms.ports import Codec, HasRecords
 from acms.prompt import Prompt, Rendered
 from tests.providers import validators
 
@@ -335,6 +335,42 @@ async def test_a_tool_loop_fills_its_room_and_finds_it_when_turns_lie_far_apart(
     assert median(used) >= 0.75
 
 
+async def test_an_epoch_for_which_little_is_recalled_begins_with_more_of_the_history() -> None:
+    rng = random.Random(8)
+    async with ACMS("little", open_storage("memory://"), None) as session:
+        for _ in range(60):
+            await session.ingest("user", said(rng))
+            await session.ingest("assistant", said(rng))
+        base = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM).history(session)
+        asked = ("Where do the amber drill and the teal lathe lie?", "No, that other one.")
+        for query in asked:
+            await session.ingest("user", query)
+            rendered = await base.recall(session, query).render(budget=1000)
+            await session.ingest("assistant", said(rng))
+        assert not rendered.use.recalled
+        assert 350 < rendered.use.history < 450  # the rest is for the turns to come
+        assert asked[0] in str(rendered.payload)
+
+
+@pytest.mark.parametrize(("offered", "least"), [(False, 0.85), (True, 0.6)])
+async def test_what_tools_took_before_keeps_no_answer_out(offered: bool, least: float) -> None:
+    rng = random.Random(5)
+    async with ACMS("beside", open_storage("memory://"), None) as session:
+        for _ in range(60):
+            await session.ingest("user", said(rng))
+            await session.ingest("assistant", said(rng))
+        await session.ingest("user", "What do we have?")
+        for number in range(9):
+            calls = [{"id": f"c{number}", "name": "stock", "arguments": "{}"}]
+            await session.ingest("assistant", "", tool_calls=calls)
+            await session.ingest("tool", " ".join(said(rng) for _ in range(4)), tool_call_id=f"c{number}")
+        await session.ingest("assistant", "Enough.")
+        asked = "Where do the amber drill and the teal lathe lie?"
+        made = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM).history(session).recall(session, asked).user(asked)
+        rendered = await made.tools([STOCK] if offered else []).render(budget=1000)
+        assert rendered.tokens.upper_bound >= 1000 * least
+
+
 @pytest.mark.parametrize(("changing", "most"), [(False, 0.2), (True, 0.35)])
 async def test_a_turn_longer_than_the_room_keeps_its_question_and_mostly_grows(
     changing: bool, most: float
@@ -381,9 +417,8 @@ async def test_what_a_model_says_before_it_calls_a_tool_is_no_answer(before: dic
             made = Prompt(OpenAIChat("gpt-4o")).history(session).recall(session, "Which lathe is amber?")
             rendered = await made.render(budget=1500)
             for found in (rendered.payload["messages"], await session.messages("amber", budget=1500)):
-                assert [one["content"] for one in found if one["role"] == "user"][
-                    -1
-                ] == "Which lathe is amber?"
+                said_by = [one["content"] for one in found if one["role"] == "user"]
+                assert [one for one in said_by if "<recalled>" not in one] == ["Which lathe is amber?"]
                 assert found[-1]["role"] == "tool"
 
 
@@ -427,6 +462,66 @@ async def test_a_budget_that_leaves_no_room_at_all_ends() -> None:
                 assert error.over > 0
             else:
                 assert rendered.tokens.upper_bound <= budget
+
+
+def rows_of(number: int) -> list[str]:
+    return [f"row {n} | order {1000 + 37 * n} | {13 * n % 97} EUR | of call {number}" for n in range(30)]
+
+
+async def looked_up(session: ACMS, number: int, rows: list[str]) -> None:
+    calls = [{"id": f"c{number}", "name": "stock", "arguments": "{}"}]
+    await session.ingest("assistant", "", tool_calls=calls)
+    await session.ingest("tool", "\n".join(rows), tool_call_id=f"c{number}")
+
+
+@pytest.mark.parametrize("recalled", [True, False])
+async def test_an_output_that_fits_is_sent_whole_and_once(recalled: bool) -> None:
+    async with ACMS("whole", open_storage("memory://"), None) as session:
+        query = "What does order 1629 cost?"
+        await session.ingest("user", query)
+        made = Prompt(OpenAIChat("gpt-4o")).tools([STOCK]).history(session)
+        made = made.recall(session, query) if recalled else made
+        earlier: list[Any] = []
+        for number in range(3):
+            await looked_up(session, number, rows_of(number))
+            rendered = await made.render(budget=4000)
+            found = rendered.payload["messages"]
+            assert found[: len(earlier)] == earlier
+            text = "".join(str(one["content"]) for one in found)
+            assert all(text.count(row) == 1 for each in range(number + 1) for row in rows_of(each))
+            assert "[…]" not in text
+            earlier = found
+
+
+@pytest.mark.parametrize("recalled", [True, False])
+async def test_an_output_stays_as_it_was_shown_until_the_next_epoch(recalled: bool) -> None:
+    rng = random.Random(9)
+    async with ACMS("stays", open_storage("memory://"), None) as session:
+        for _ in range(40):
+            await session.ingest("user", said(rng))
+            await session.ingest("assistant", said(rng))
+        query = "What do we have?"
+        await session.ingest("user", query)
+        made = Prompt(OpenAIChat("gpt-4o")).tools([STOCK]).history(session)
+        made = made.recall(session, query) if recalled else made
+        earlier: list[Any] = []
+        grown = cut = whole = 0
+        for number in range(12):
+            await looked_up(session, number, rows_of(number))
+            rendered = await made.render(budget=2000)
+            assert rendered.tokens.upper_bound <= 2000
+            found = rendered.payload["messages"]
+            grown += found[: len(earlier)] == earlier
+            shown = all(row in found[-1]["content"] for row in rows_of(number))
+            whole += shown
+            verdict = rendered.ledger.why(rendered.messages[-1].sources[0])
+            assert verdict is not None
+            assert ("condensed" in verdict.reason) is not shown
+            cut += not shown
+            earlier = found
+        assert grown >= 6
+        assert whole >= 4
+        assert cut
 
 
 async def test_what_a_cut_output_does_not_show_is_recalled() -> None:
@@ -529,3 +624,24 @@ async def test_a_request_says_what_its_tokens_are_used_for() -> None:
         assert rendered.seen(first)
         assert rendered.seen(last)
         assert not rendered.seen("m_unknown")
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        OpenAIChat("gpt-5"),
+        OpenAIResponses("gpt-5"),
+        AnthropicMessages("claude-opus-5-5"),
+        Gemini("gemini-2.5-pro"),
+    ],
+    ids=lambda codec: codec.name,
+)
+async def test_a_history_says_who_spoke_whatever_the_name(codec: Codec) -> None:
+    names = ("Thomas Carter", "用户", "José", "Ann\nLee")
+    async with ACMS("names", open_storage("memory://"), None) as session:
+        for name in names:
+            await session.ingest("user", "I want it warm.", actor_id=name)
+        rendered = await Prompt(codec).history(session).user("Who?").render(budget=400)
+        text = json.dumps(rendered.payload, ensure_ascii=False)
+        assert all(f"{' '.join(name.split())}: I want it warm." in text for name in names)
+        assert rendered.manifest.messages  # each stretch of text is found again in its entry

@@ -258,6 +258,21 @@ def test_media_are_named_and_what_other_vendors_wrote_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
+    ("actor", "shown"),
+    [
+        ("Thomas Carter", "Thomas Carter: hi"),
+        ("用户", "用户: hi"),
+        ("a\n\nb: c", "a b: c: hi"),
+        ("system ", "hi"),
+    ],
+)
+def test_a_speaker_a_provider_has_no_field_for_stands_before_the_text(actor: str, shown: str) -> None:
+    log = Log(BYTES.count)
+    log.say("user", "hi", actor=actor)
+    assert written(log)[0]["content"] == shown
+
+
+@pytest.mark.parametrize(
     ("actor", "named"), [("Sam", True), ("agent-7", True), ("Sam Smith", False), ("名", False)]
 )
 def test_only_a_speaker_a_provider_accepts_is_named(actor: str, named: bool) -> None:

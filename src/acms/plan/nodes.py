@@ -162,7 +162,7 @@ class Left(NamedTuple):
     #: Ids of entries, keys of pins; the path of the scope for what the caller wrote.
     ids: tuple[str, ...]
     path: str
-    #: "truncate", "omit", "window", "summary", "ceiling", "pieces".
+    #: "truncate", "omit", "window", "summary", "ceiling", "pieces", "condensed".
     rule: str
     reason: str
     tokens: int

@@ -42,13 +42,18 @@ NEWEST = 0.15
 HALF = 0.5
 """The same of a history without a recall beside it."""
 
+BEGUN = 0.4
+"""Share of the room that an epoch begins with, at least: what a recall leaves of it shows more of the history."""
+
 RESULT = 12
-"""An output of a tool takes one part in so many of a prompt, at most."""
+"""A condensed output of a tool takes one part in so many of a prompt."""
 
 FILLED = 0.6
 """Share of what a recall may take that is filled by score alone."""
 OWN = 2 / 3
 """Share of the room beyond which the newest turn is cut, so that it can go on growing."""
+LOOP = 1 / 3
+"""Share of the room that is left free for a loop of tools, at most."""
 FAR = 32
 """How many rooms back the message that began a turn is looked for."""
 
@@ -102,6 +107,8 @@ class Placements(NamedTuple):
     blocks: tuple[Block, ...] = ()
     #: What is told of messages and summaries of the history that may not be so any more, by id.
     labels: tuple[tuple[str, str], ...] = ()
+    #: Calls of tools by version, each with the tokens that an output of it is shown with at most, once it was shown so.
+    outputs: tuple[tuple[int, int], ...] = ()
 
     @property
     def ids(self) -> list[str]:
@@ -120,6 +127,7 @@ class Placements(NamedTuple):
             "sent": list(self.sent),
             "lead": list(map(list, self.lead)),
             "labels": list(map(list, self.labels)),
+            "outputs": list(map(list, self.outputs)),
             "blocks": [
                 {
                     "after": block.after,
@@ -145,6 +153,7 @@ class Placements(NamedTuple):
             sent=tuple(data["sent"]),
             lead=tuple((id, tokens) for id, tokens in data["lead"]),
             labels=tuple((id, label) for id, label in data.get("labels", ())),
+            outputs=tuple((version, tokens) for version, tokens in data.get("outputs", ())),
             blocks=tuple(
                 Block(
                     block["after"],
@@ -161,7 +170,10 @@ class Placements(NamedTuple):
         """Return what of it a fork at a version goes on with; None when the epoch began later than that."""
         if self.began > fork:
             return None
-        return self._replace(blocks=tuple(block for block in self.blocks if block.after <= fork))
+        return self._replace(
+            blocks=tuple(block for block in self.blocks if block.after <= fork),
+            outputs=tuple(one for one in self.outputs if one[0] <= fork),
+        )
 
 
 def _segment(one: Segment) -> Json:

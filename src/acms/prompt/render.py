@@ -51,6 +51,8 @@ from acms.results import ContextItems, Ledger
 
 __all__ = ["Rendered", "Report", "Request"]
 
+CONDENSED = "an output of a tool that did not fit whole is condensed to its ends and what stands out in it"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
@@ -370,6 +372,9 @@ class _Render:
             tries += 1
             if await staying.keep(placed, done.fitted, path, self._request):
                 self._left += [_older(atom, path) for atom in placed.older]
+                self._left += [
+                    Left((id,), path, "condensed", CONDENSED, 0, gone=False) for id in placed.condensed
+                ]
                 self._warnings += staying.warnings
                 return done
             if tries == TRIES:

@@ -107,6 +107,8 @@ class Placed(NamedTuple):
     log: LogRead | None
     #: What was read and is older than the start of an epoch that begins.
     older: tuple[Atom, ...] = ()
+    #: Ids of outputs of tools that are shown condensed.
+    condensed: tuple[str, ...] = ()
 
 
 Ask = Callable[[int, bool], Awaitable[ContextItems]]
@@ -135,7 +137,7 @@ class Staying:
         self._codec = codec
         #: Raw tokens for all of it.
         self._room = room
-        #: Tokens of a tool's output, beyond which it is shown condensed: the first time, and so ever after.
+        #: Tokens of a tool's output that is shown condensed: the first time, and so until the next epoch.
         self._result = result
         #: Whether the caller wrote a message of the user behind it.
         self._asked = asked
@@ -151,6 +153,8 @@ class Staying:
         self._rev = 0
         self._was: Placements | None = None
         self._items: dict[tuple[int, bool], ContextItems] = {}
+        #: Of the calls whose outputs are shown condensed, by version: which of their messages.
+        self._short: dict[int, tuple[str, ...]] = {}
         #: What the caller should know about the placement that was made last.
         self.warnings: list[str] = []
         #: Whether an epoch begins in any case, and whether one began.
@@ -305,7 +309,8 @@ class Staying:
         """Add what the newest turn needs behind what was shown; None when it does not fit."""
         if not self._same_labels(kept, read):
             return None
-        units = _reasoned(read.units, kept.began)
+        units, outputs = self._outputs_since(kept, read, _reasoned(read.units, kept.began))
+        kept, read = kept._replace(outputs=tuple(sorted(outputs.items()))), read._replace(units=units)
         place = self._turn(read.lead, units)
         if self._recall is not None and not self._answered(kept.blocks, units, place):
             depth, begun = self._depth, place < len(units) - 1
@@ -339,12 +344,13 @@ class Staying:
     async def _begin(self, before: Sequence[Atom]) -> Placed:
         """Begin an epoch: the newest messages, and what answers now; `before` is what one that cannot go on showed."""
         read = await self._with_instructions(await self._read_newest())
-        units = _reasoned(read.units, read.gathered.version)
+        whole = _reasoned(read.units, read.gathered.version)
+        units, outputs = self._outputs(read, whole)
         costs = [self._cost([unit]) for unit in units]
         start = self._start(read, units, costs)
         read = self._with_question(read, units[:start], costs)
         room = self._room - self._cost(read.lead)
-        loops, now = self._loops(units, costs, before)
+        loops, now = self._loops(whole, costs, before)
         spare = self._spare(units, costs, loops, now)
         found: tuple[Piece, ...] = ()
         if self._recall is not None:
@@ -352,8 +358,8 @@ class Staying:
             depth = left if start == 0 and read.whole else self._first_depth(left, spare, loops, now)
             seen = placements.visible([*read.lead, *units[start:]], (), self._told)
             found = await self._answers(depth, seen, single=spare is not None or loops > 0)
-            if spare is not None:
-                start, found = self._filled(units, costs, start, room - spare, found)
+            most = int(room * placements.BEGUN) if spare is None else room - spare
+            start, found = self._filled(units, costs, start, most, found)
         older, read = tuple(units[:start]), read._replace(units=units[start:])
         place = self._turn(read.lead, read.units)
         blocks = () if self._recall is None else (self._block(read, read.units, place, found),)
@@ -367,14 +373,108 @@ class Staying:
             lead=read.levels,
             blocks=blocks,
             labels=tuple(sorted(self._labels_in(read).items())),
+            outputs=tuple(
+                sorted([(at, outputs[at]) for unit in read.units if (at := unit.first) in outputs])
+            ),
         )
         return self._placed(kept, read)._replace(older=older)
 
+    # ── outputs of tools ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _outputs(self, read: Read, units: Sequence[Atom]) -> tuple[list[Atom], dict[int, int]]:
+        """Return the units an epoch may begin with, and the tokens that the outputs of each call have at most.
+
+        All are whole when all that was said fits. Else it is the turn in hand whose outputs are: the newest if the room
+        holds it beside the question, others while they take no more than half of it. The rest is condensed.
+        """
+        room = self._room - self._cost(read.lead)
+        short, tokens = self._condensed(units, {})
+        if read.whole and self._cost(units) <= room:
+            tokens = dict.fromkeys(tokens, self._room)
+            return self._sized(units, tokens), tokens
+        last, half = len(units) - 1, int(room * placements.HALF)
+        turn = min(placements.turn(units, asked=self._asked), max(0, last))
+        own = self._cost(short[turn:])
+        for place in range(last, turn - 1, -1):
+            unit, cost = units[place], self._cost([units[place]])
+            if unit.first not in tokens:
+                continue
+            own += cost - self._cost([short[place]])
+            besides = self._cost([units[turn]]) if turn < last else 0
+            if own <= half or (place == last and cost + besides <= room):
+                tokens[unit.first] = self._room
+                continue
+            own -= cost - self._cost([short[place]])
+            if place == last:
+                tokens[unit.first] = max(self._result, half // max(1, len(unit.messages) - 1))
+        return self._sized(units, tokens), tokens
+
+    def _outputs_since(
+        self, kept: Placements, read: Read, units: Sequence[Atom]
+    ) -> tuple[list[Atom], dict[int, int]]:
+        """Return the same of an epoch that goes on: what was shown stays as it was.
+
+        New outputs of the turn in hand are whole where they fit what is left; all of them where all that was said does.
+        """
+        known = dict(kept.outputs)
+        short, tokens = self._condensed(units, known)
+        new = [place for place, unit in enumerate(units) if unit.first in tokens and unit.first not in known]
+        new = [place for place in new if units[place].first > kept.began]
+        if not new:
+            return short, tokens
+        if read.whole:
+            whole = tokens | {units[place].first: self._room for place in new}
+            shown = self._sized(units, whole)
+            if self._left(kept, read._replace(units=shown)) >= 0:
+                return shown, whole
+        left = self._left(kept, read._replace(units=short))
+        turn = min(self._turn(read.lead, units), len(units) - 1)
+        for place in reversed([place for place in new if place >= turn]):
+            unit = units[place]
+            more = self._cost([unit]) - self._cost([short[place]])
+            if more <= left:
+                tokens[unit.first] = self._room
+                left -= more
+        return self._sized(units, tokens), tokens
+
+    def _condensed(
+        self, units: Sequence[Atom], tokens: Mapping[int, int]
+    ) -> tuple[list[Atom], dict[int, int]]:
+        """Return units as they were shown, all others condensed, and the tokens of all outputs that are too long."""
+        found = self._sized(units, tokens)
+        return found, dict.fromkeys(self._short, self._result) | dict(tokens)
+
+    def _sized(self, units: Sequence[Atom], tokens: Mapping[int, int]) -> list[Atom]:
+        """Return units whose outputs of tools have no more than so many tokens, by the version of the call."""
+        self._short = {}
+        found: list[Atom] = []
+        for unit in units:
+            sized = placements.condensed(unit, tokens.get(unit.first, self._result), self._codec.counter)
+            both = zip(sized.messages, unit.messages, strict=True)
+            cut = [id for one, was in both if one is not was for id in one.sources]
+            if cut:
+                self._short[unit.first] = tuple(cut)
+            found.append(sized)
+        return found
+
+    # ── how much ────────────────────────────────────────────────────────────────────────────────────────────────────
+
     def _loops(self, units: Sequence[Atom], costs: Sequence[int], before: Sequence[Atom]) -> tuple[int, int]:
-        """Return the most tokens that the tools of an earlier turn took, and what those of the newest did so far."""
-        *earlier, now = placements.called(units, costs)
-        *others, _ = placements.called(before, [self._cost([unit]) for unit in before])
-        return max((0, *earlier, *others)), now
+        """Return the tokens that the tools of the newest turn may take, and what they did so far.
+
+        They may take what those of an earlier turn took, but no more than a share of the room; nothing where a question
+        is written behind the log and no tool is offered: it is answered at once. Where the log ends with one, tools
+        may be offered beside the prompt. `costs` are those of what is shown; what is expected is whole.
+        """
+        known = [[self._cost([unit]) for unit in some] for some in (before, units)]
+        *others, _ = placements.called(before, known[0])
+        *earlier, last = placements.called(units, known[1])
+        now = placements.called(units, costs)[-1]
+        if self._asked:
+            if not self._tools:
+                return 0, 0
+            earlier, now = [*earlier, last], 0
+        return min(max((0, *earlier, *others)), int(self._room * placements.LOOP)), now
 
     def _first_depth(self, left: int, spare: int | None, loops: int, now: int) -> int:
         """Return the tokens that an epoch recalls first: not those its loop takes, half of them once it runs."""
@@ -482,7 +582,8 @@ class Staying:
         log = LogRead(self._session, gathered, complete, self._context.lineage, kept.first)
         lead = [unit._replace(mandatory=True) for unit in read.lead]
         nodes = (*lead, *placements.woven(content.kept(read.units), shown))
-        return Placed(nodes, kept if self._keeps else None, log)
+        short = [id for unit in read.units for id in self._short.get(unit.first, ())]
+        return Placed(nodes, kept if self._keeps else None, log, condensed=tuple(short))
 
     def _cost(self, nodes: Iterable[Atom | Composed]) -> int:
         """Return the raw tokens of some nodes."""
@@ -520,7 +621,9 @@ class Staying:
             same = self._session.counter.name == self._codec.counter.name
             begun = placements.turn(units, asked=self._asked) < len(units) or self._asked or not _calls(units)
             far = wanted > placements.FAR * self._room
-            if gathered.whole or ((same or self._cost(units) > self._room) and (begun or far)):
+            if gathered.whole or (
+                (same or self._cost(self._sized(units, {})) > self._room) and (begun or far)
+            ):
                 break
             wanted *= 2
         own = content.sealed(self._session, gathered.cover, self._codec.vendors)
@@ -530,7 +633,7 @@ class Staying:
         if found:
             units = self._atoms([unit for unit in shown if unit.entries[0].kind is not Kind.SUMMARY], told)
         share = int(self._room * SUMMARIES_SHARE)
-        spare = self._room - self._cost(units) if self._recall is None else 0
+        spare = self._room - self._cost(self._sized(units, {})) if self._recall is None else 0
         levels = self._levels(found, max(share, spare), gathered)
         if found and not levels:
             self.warnings.append("no summary of what is older fits: even the shortest takes half of the room")
@@ -564,8 +667,7 @@ class Staying:
 
     def _atoms(self, units: Sequence[Unit[Entry]], told: Mapping[str, str]) -> list[Atom]:
         self._told.update({entry.id: entry for unit in units for entry in unit.entries})
-        found = content.atoms(units, self._session.counter.name, self._codec.vendors, told)
-        return [placements.condensed(unit, self._result, self._codec.counter) for unit in found]
+        return content.atoms(units, self._session.counter.name, self._codec.vendors, told)
 
     def _labels_in(self, read: Read) -> dict[str, str]:
         """Return what is told of the history that is shown, by id."""

@@ -386,7 +386,7 @@ def of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessage:
             sources=(entry.id,),
         )
     role = shown_role(entry) or Role.USER
-    name = entry.actor if entry.actor is not None and _NAME.match(entry.actor) else None
+    name = None if entry.actor is None else chat_messages.name_of(entry.actor, role)
     parts = entry.parts
     if role is Role.USER and any(isinstance(part, ToolResult) for part in parts):
         text = chat_messages.wrap(entry.content, chat_messages.ORPHAN)

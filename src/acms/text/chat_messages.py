@@ -12,7 +12,7 @@ from functools import cache
 
 from acms.model import Json, Media, Part, Role, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
-from acms.results import ContextItem
+from acms.results import ContextItem, named
 
 PER_MESSAGE = 4
 PER_CALL = 8
@@ -51,8 +51,9 @@ class ChatFrame:
     def cost(self, role: Role | None, parts: Sequence[Part], speaker: str | None = None) -> int:
         """Return the tokens around the content of one message."""
         cost = PER_MESSAGE
-        if speaker is not None and _NAME.match(speaker):
-            cost += 1 + self._of(speaker)
+        name = None if speaker is None else name_of(speaker, role)
+        if name is not None:
+            cost += 1 + self._of(name if _NAME.match(name) else f"{name}: ")
         if role is None:
             cost += self._of(SUMMARY[0]) + self._of(SUMMARY[1])
         for part in parts:
@@ -136,9 +137,28 @@ def _message(item: ContextItem) -> dict[str, Json]:
     message: dict[str, Json] = {"role": item.role.value, "content": content}
     if content is None and not any(isinstance(part, ToolCall) for part in item.parts):
         message["content"] = ""
-    if item.actor_id is not None and _NAME.match(item.actor_id):
-        message["name"] = item.actor_id
+    name = None if item.actor_id is None else name_of(item.actor_id, item.role)
+    if name is not None and _NAME.match(name):
+        message["name"] = name
+    elif name is not None and message["content"]:
+        said = message["content"]
+        more = [{"type": "text", "text": _before(name, "")}]
+        message["content"] = _before(name, said) if isinstance(said, str) else [*more, *said]
     return message
+
+
+def name_of(actor: str, role: Role | None) -> str | None:
+    """Return under what name a message is sent: any in one line where it is the user's, else one for the field.
+
+    Formats without a field for it, or for such a name, write that of the user before the text.
+    """
+    if _NAME.match(actor):
+        return actor
+    return " ".join((named(actor, None) or "").split()) or None if role is Role.USER else None
+
+
+def _before(name: str, text: str) -> str:
+    return f"{name}: {text}" if text else f"{name}:"
 
 
 def _content(role: Role, parts: Sequence[Part]) -> str | list[dict[str, Json]]:
