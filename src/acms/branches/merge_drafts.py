@@ -274,8 +274,8 @@ def _calls(comes: Iterable[Draft], tail: Tail) -> dict[str, str]:
     open_: dict[str, str] = {}
     own = dict(tail.calls)
     for draft in comes:
-        for part in draft.parts:
-            if isinstance(part, ToolCall) and draft.group is not None:
+        for part in draft.parts if draft.group is not None else ():  # an answer to no call has no group
+            if isinstance(part, ToolCall):
                 open_[part.call_id] = draft.group
             elif isinstance(part, ToolResult):
                 for calls in (open_, own):
