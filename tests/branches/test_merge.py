@@ -155,7 +155,11 @@ async def test_answers_to_no_open_call_come_as_what_was_said(storage: Storage) -
     await theirs.ingest("tool", "40 %", tool_call_id="c1")
     await theirs.ingest("tool", "41 %", tool_call_id="c1")
     done = await ours.merge(theirs)
-    assert [entry.content for entry in done.appended if entry.role == "tool"] == ["nobody asked", "40 %", "41 %"]
+    assert [entry.content for entry in done.appended if entry.role == "tool"] == [
+        "nobody asked",
+        "40 %",
+        "41 %",
+    ]
     assert [entry.group is None for entry in done.appended] == [True, False, False, True]
 
 

@@ -18,7 +18,7 @@ from acms.log.in_force import (
     shown_role,
     units,
 )
-from acms.model import Entry, Kind, Role, State, ToolCall, ToolResult
+from acms.model import Entry, Kind, Role, State, ToolCall
 from tests.support.logs import Log, entry, versions_of
 
 # ── what is in force ────────────────────────────────────────────────────────────────────────────────────────────────

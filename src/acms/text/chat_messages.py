@@ -119,8 +119,9 @@ def render(items: Sequence[ContextItem]) -> ChatMessages:
             ]
             waiting.update({(item.group, call.call_id): None for call in calls})
             ends[item.group] = len(written) - 1
-    for group, call_id in sorted(reversed(waiting), key=lambda one: -ends[one[0]]):
-        written.show(_answer(call_id, NO_RESULT), at=ends[group] + 1)
+    for group, call_id in sorted(waiting, key=lambda one: ends[one[0]], reverse=True):
+        ends[group] += 1
+        written.show(_answer(call_id, NO_RESULT), at=ends[group])
     return written
 
 
