@@ -269,9 +269,12 @@ async def test_a_compaction_of_a_provider_has_the_same_receipts(service: Service
         found.append(session.last_receipt)
         return [(one.version, one.position, one.episode_id[-2:], one.tokens, one.markers) for one in found]
 
-    async with open_storage("memory://") as storage, session_on(storage) as local:
-        async with Client(service.url) as client:
-            assert await receipts(client.session("compacted")) == await receipts(local)
+    async with (
+        open_storage("memory://") as storage,
+        session_on(storage) as local,
+        Client(service.url) as client,
+    ):
+        assert await receipts(client.session("compacted")) == await receipts(local)
 
 
 # ── reads of one and the same log ───────────────────────────────────────────────────────────────────────────────────
