@@ -274,7 +274,9 @@ def _calls(comes: Iterable[Draft], tail: Tail) -> dict[str, str]:
     open_: dict[str, str] = {}
     own = dict(tail.calls)
     for draft in comes:
-        for part in draft.parts if draft.group is not None else ():  # an answer to no call has no group
+        if draft.group is None:  # so has an answer to no call
+            continue
+        for part in draft.parts:
             if isinstance(part, ToolCall):
                 open_[part.call_id] = draft.group
             elif isinstance(part, ToolResult):
