@@ -161,6 +161,21 @@ async def test_a_result_without_a_call_comes_like_any_message(storage: Storage) 
 # ── conflicts ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+async def test_answers_to_no_open_call_come_as_what_was_said(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    await theirs.ingest("tool", "nobody asked", tool_call_id="c9")
+    await theirs.ingest("assistant", "", tool_calls=[{"id": "c1", "name": "look", "arguments": "{}"}])
+    await theirs.ingest("tool", "40 %", tool_call_id="c1")
+    await theirs.ingest("tool", "41 %", tool_call_id="c1")
+    done = await ours.merge(theirs)
+    assert [entry.content for entry in done.appended if entry.role == "tool"] == [
+        "nobody asked",
+        "40 %",
+        "41 %",
+    ]
+    assert [entry.group is None for entry in done.appended] == [True, False, False, True]
+
+
 async def test_two_edits_of_one_message_conflict(storage: Storage) -> None:
     ours, theirs, ids = await pair(storage)
     await ours.replace(ids[0], "ours")

@@ -257,6 +257,26 @@ async def test_the_same_story_gives_the_same_nouns(service: Service, in_process:
         assert await told(client.session("user_123")) == in_process
 
 
+async def test_a_compaction_of_a_provider_has_the_same_receipts(service: Service) -> None:
+    made = {"role": "assistant", "content": [{"type": "compaction", "content": "They spoke of tea."}]}
+    sealed = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"}
+
+    async def receipts(session: Session) -> list[Any]:
+        await session.ingest_many([{"role": "user", "content": text} for text in "abc"])
+        found = [*await session.ingest_many([made]), *await session.ingest_many([sealed])]
+        await session.ingest({**made, "content": [*made["content"], {"type": "text", "text": "And now?"}]})
+        assert session.last_receipt is not None
+        found.append(session.last_receipt)
+        return [(one.version, one.position, one.episode_id[-2:], one.tokens, one.markers) for one in found]
+
+    async with (
+        open_storage("memory://") as storage,
+        session_on(storage) as local,
+        Client(service.url) as client,
+    ):
+        assert await receipts(client.session("compacted")) == await receipts(local)
+
+
 # ── reads of one and the same log ───────────────────────────────────────────────────────────────────────────────────
 
 READS: dict[str, Callable[[Any], Awaitable[Any]]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from acms import ACMSError, EntryNotFoundError, ToolCall, ValidationError, open_storage
+from acms import ACMS, ACMSError, EntryNotFoundError, ToolCall, ValidationError, open_storage
 from acms.client import Client
 from acms.config import RetryConfig
 from acms.errors import UnreachableError
@@ -103,6 +104,33 @@ UNKNOWN = (
     "a compaction out of bounds",
 )
 """What a session that does not exist yet refuses too."""
+
+
+async def test_errors_name_sessions_and_messages_and_not_what_the_service_calls_them(
+    service: Service,
+) -> None:
+    async def told(session: Any) -> list[str]:
+        await session.ingest("user", "a", idempotency_key="a")
+        fork = await session.fork(session_id="merged")
+        await session.replace("a", "here")
+        await fork.replace("a", "there")
+        found: list[str] = []
+        for call in (
+            lambda: session.merge(fork),
+            lambda: session.ingest_many(
+                [{"role": "user", "content": "new"}, {"role": "user", "content": "b", "key": "a"}]
+            ),
+        ):
+            with pytest.raises(ACMSError) as caught:
+                await call()
+            found.append(re.sub(r"m_\w+", "m_", str(caught.value)))
+        return found
+
+    async with open_storage("memory://") as storage, Client(service.url) as client:
+        local = await told(ACMS("conflicts", storage, None))
+        assert local[0] == "1 conflict with merged v2: message m_ (modify/modify)"
+        assert local[1] == "some keys of this append are new and others are not: message 0 is new"
+        assert await told(client.session("conflicts")) == local
 
 
 async def refusal(call: Callable[[Any], Awaitable[Any]], session: Any) -> Any:

@@ -130,6 +130,21 @@ async def test_a_key_makes_a_repeat_harmless(client: Client) -> None:
     assert failed(other, "IDEMPOTENCY_MISMATCH")["options"] == ["give another key, or none"]
 
 
+async def test_a_repeat_of_what_was_forgotten_says_that_it_is_hidden(client: Client) -> None:
+    made = await told(client, text="The cat is Miezi.", origin="user", key="cat")
+    await told(client, text="It rains.")
+    assert "hidden" not in await told(client, text="The cat is Miezi.", origin="user", key="cat")
+    gone = await asked(client, "forget", id="cat")
+    again = await told(client, text="The cat is Miezi.", origin="user", key="cat")
+    assert (again["id"], again["repeated"]) == (made["id"], True)
+    assert again["hidden"] == f"out of force since v{gone['version']}"
+
+
+async def test_why_takes_the_key_of_what_was_remembered(client: Client) -> None:
+    made = await told(client, text="The cat is Miezi.", key="cat")
+    assert (await asked(client, "why", id="cat", query="cat"))["id"] == made["id"]
+
+
 async def test_a_fact_replaces_the_one_before_and_goes_with_its_message(client: Client) -> None:
     first = await told(
         client, text="Ada lives in Lyon.", origin="user", subject="Ada", attribute="city", value="Lyon"

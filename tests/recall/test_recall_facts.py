@@ -272,7 +272,6 @@ async def test_what_a_namespace_knows_is_recalled_in_all_its_sessions(storage: S
         assert contents(await second.recall("city")) == ["hi"]
         await learn(first, "Everywhere: x. The city is Berlin.")
         (fact,) = await first.facts(scope="namespace")
-        second._shared.indexes.profiles._absent.clear()  # as if some seconds had passed
         items = await second.recall("Which city?")
         assert (items[0].id, items[0].source) == (fact.id, Source.FACT)
         assert items.ledger.why(fact.id).included
@@ -311,6 +310,17 @@ async def test_a_namespace_is_asked_for_its_sessions_and_its_profile(storage: St
         await fill(second, "hi")
         items = contents(await second.recall("city broker", scope="namespace"))
         assert {"Our city is Berlin.", "Our broker is NATS."} <= set(items)
+
+
+async def test_a_session_recalls_at_once_what_it_states_for_its_namespace(storage: Storage) -> None:
+    async with on(storage, "first") as first, on(storage, "second") as second:
+        await fill(first, "hi")
+        await fill(second, "hello")
+        for session in (first, second):
+            assert "Ana" not in str(contents(await session.recall("Where does Ana live?")))
+        stated = await first.state("Ana", "city", "Lyon", scope="namespace")
+        for session in (first, second):
+            assert (await session.recall("Where does Ana live?"))[0].id == stated.id
 
 
 async def test_that_there_is_no_profile_is_asked_once_in_a_while(storage: Storage) -> None:

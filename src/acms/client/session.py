@@ -23,6 +23,7 @@ from acms.errors import (
     ACMSError,
     GoneError,
     JobFailedError,
+    MergeConflictError,
     NotFoundError,
     PreconditionError,
     ValidationError,
@@ -502,9 +503,14 @@ class RemoteSession(RemoteView, Writes):
             "strategy": strategy,
         }
         line = f"{'GET' if dry_run else 'POST'} merge"
-        return await Asks(
+        asks = Asks(
             line, lambda answer, of: nouns.merged(answer.data, of.session_id, other.session_id), again=dry_run
-        )(self, asked)
+        )
+        try:
+            return await asks(self, asked)
+        except MergeConflictError as error:  # the service knows the other side by its id
+            error.args = (str(error).replace(asked["other"], other.session_id, 1),)
+            raise
 
     async def events(self, *, after: str | int = 0, follow: bool = True) -> AsyncGenerator[LogEvent]:
         """Yield each entry appended behind a cursor and each change of a job; see `acms.ACMS.events`.

@@ -24,6 +24,7 @@ from acms.log.read import PROFILE, profile
 from acms.log.validity import ends
 from acms.model import Append, ContextDraft, Entry, Expect, Kind, Origin, Privacy
 from acms.privacy.modes import stored_mode
+from acms.recall.index_cache import profile_made
 
 if TYPE_CHECKING:
     from acms.session_state import SharedSession
@@ -231,6 +232,7 @@ async def _profile(shared: SharedSession) -> str:
         found = await storage.create(
             ContextDraft(key=PROFILE, namespace=shared.namespace, counter=counter, created_at=now)
         )
+        profile_made(shared.handle)
     return found.id
 
 

@@ -50,6 +50,7 @@ from acms.ports import ReflectionRequest, Reflector, StorageBackend, TokenCounte
 from acms.privacy.stage import Stage
 from acms.privacy.stage import stage as stage_of
 from acms.providers.tokens import token_counter
+from acms.recall.index_cache import profile_made
 from acms.storage import handles
 from acms.storage.handles import Here
 from acms.text.markers import own_words
@@ -192,6 +193,8 @@ def handler(
         work = _Work(storage, context, counter, reflector, seeded, name, config, stage, lease, pace)
         try:
             await _run(work)
+            if handle is not None:
+                profile_made(handle)  # it may have been
         finally:
             pace.leave(context.id)
 

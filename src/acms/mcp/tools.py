@@ -14,7 +14,7 @@ import pydantic
 from mcp_types import Tool, ToolAnnotations
 from pydantic import BaseModel, ConfigDict, Field
 
-from acms.errors import ACMSError, PermissionDeniedError, ValidationError
+from acms.errors import ACMSError, EntryNotFoundError, PermissionDeniedError, ValidationError
 from acms.log import validation
 from acms.mcp import tasks
 from acms.mcp.failures import refused
@@ -25,6 +25,8 @@ from acms.results import ContextItem
 
 __all__ = ["TOOLS", "ToolSpec", "lean"]
 
+HIDDEN = "hidden"
+"""The rule by which a recall leaves out what is out of force."""
 _Positive = Annotated[int, Field(ge=1)]
 
 
@@ -195,6 +197,10 @@ async def remember(memory: Memory, given: Remember) -> Mapping[str, Json]:
         "version": receipt.version,
         "repeated": receipt.repeated,
     }
+    if receipt.repeated:
+        verdict = await memory.verdict(receipt.message_id, given.text, None)
+        if verdict.rule == HIDDEN:  # it was forgotten, and a repeat brings nothing back
+            made["hidden"] = verdict.reason
     try:
         if fact is not None:
             stated = await memory.session.state(*fact, sources=[receipt.message_id])
@@ -248,7 +254,10 @@ class Why(Arguments):
 @_tool(Why)
 async def why(memory: Memory, given: Why) -> Mapping[str, Json]:
     """Say why a recall of a query shows an entry or leaves it out, and by which rule."""
-    verdict = await memory.verdict(given.id, given.query, given.budget)
+    try:
+        verdict = await memory.verdict(given.id, given.query, given.budget)
+    except EntryNotFoundError:  # it may be a key
+        verdict = await memory.verdict((await memory.entry(given.id)).id, given.query, given.budget)
     return {"included": verdict.included, **lean(write(verdict))}
 
 

@@ -25,6 +25,7 @@ from acms.observability.logging import log
 from acms.ports import StorageBackend
 from acms.results import IndexStats
 from acms.runtime.threads import Building
+from acms.storage import handles
 from acms.text import index_record
 
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
@@ -71,6 +72,17 @@ class Profiles:
     def forget(self, namespace: str) -> None:
         """Ask the store again: the profile was deleted."""
         self._found.pop(namespace, None)
+
+    def look(self) -> None:
+        """Ask the store again where none was: one was made."""
+        self._absent = {}
+
+
+def profile_made(handle: StorageBackend) -> None:
+    """Let all that read by a storage handle, in any event loop, find the profile that one of them made."""
+    for _, here in handles.shared(handle).loops.all():
+        if here.indexes is not None:
+            here.indexes.profiles.look()
 
 
 SMALL = 256

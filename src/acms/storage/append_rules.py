@@ -45,6 +45,7 @@ from acms.model import (
     Receipt,
     Retry,
     State,
+    named,
 )
 from acms.ports import StorageBackend
 
@@ -113,10 +114,12 @@ def repeats(op: Append, known: Sequence[Entry | None]) -> bool:
     """
     if not any(entry is not None for entry in known):
         return False
-    for draft, entry in zip(op.drafts, known, strict=True):
+    for place, (draft, entry) in enumerate(zip(op.drafts, known, strict=True)):
         if entry is None:
+            key = named(draft.key)
+            one = f"message {place}" if key is None else repr(key)
             raise IdempotencyMismatchError(
-                f"some keys of this append are new and others are not: {draft.key!r} is new",
+                f"some keys of this append are new and others are not: {one} is new",
                 options=("repeat exactly the same append", "use new keys"),
             )
         if entry.state is State.LIVE and not same(draft, entry):

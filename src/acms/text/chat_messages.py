@@ -87,6 +87,7 @@ def render(items: Sequence[ContextItem]) -> ChatMessages:
     """Write items as chat messages, valid for a provider: every tool call is followed by its answers."""
     written = ChatMessages()
     waiting: dict[tuple[str | None, str], None] = {}
+    ends: dict[str | None, int] = {}  # where the newest message of a tool group stands
     for item in items:
         results = [part for part in item.parts if isinstance(part, ToolResult)]
         if item.role is Role.TOOL and results:
@@ -95,6 +96,7 @@ def render(items: Sequence[ContextItem]) -> ChatMessages:
                 if (item.group, part.call_id) in waiting:
                     del waiting[item.group, part.call_id]
                     written.show(_answer(part.call_id, part.output), (item.id,))
+                    ends[item.group] = len(written) - 1
                 else:
                     stray.append(part.output)
             if stray and written and not isinstance(written[-1]["content"], list):
@@ -117,8 +119,10 @@ def render(items: Sequence[ContextItem]) -> ChatMessages:
                 for call in calls
             ]
             waiting.update({(item.group, call.call_id): None for call in calls})
-    for _, call_id in waiting:
-        written.show(_answer(call_id, NO_RESULT))
+            ends[item.group] = len(written) - 1
+    for group, call_id in sorted(waiting, key=lambda one: ends[one[0]], reverse=True):
+        ends[group] += 1
+        written.show(_answer(call_id, NO_RESULT), at=ends[group])
     return written
 
 

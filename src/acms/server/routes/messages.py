@@ -365,6 +365,8 @@ async def _read_back(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Repl
     data = [
         {
             **write(entry, BriefEntry),
+            "position": one.position,  # of a summary, which has none, the one of the message before it
+            "episodeId": one.episode_id,
             "durability": one.durability,
             "embedded": one.embedded,
             "repeated": one.repeated,
