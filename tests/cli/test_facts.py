@@ -50,7 +50,9 @@ def shell(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 async def say(name: str, *episodes: list[str], reflector: Any = None) -> None:
-    async with ACMS(name, open_storage(os.environ["ACMS_DB"]), namespace="team", reflector=reflector) as session:
+    async with ACMS(
+        name, open_storage(os.environ["ACMS_DB"]), namespace="team", reflector=reflector
+    ) as session:
         for texts in episodes:
             for text in texts:
                 await session.ingest("user", text, actor_id="Ana")
@@ -249,9 +251,7 @@ async def test_a_worker_reflects_with_a_model_whose_key_is_in_its_environment() 
     await say("plain", PLAIN)
     async with ModelServer(say=lambda body: json.dumps({"proposals": [fact]})) as server:
         model = ("--reflector", "http", "--url", server.url, "--model", "test-model")
-        asked = await asyncio.to_thread(
-            shell, "reflect", "plain", *model, "--json", "--namespace", "team"
-        )
+        asked = await asyncio.to_thread(shell, "reflect", "plain", *model, "--json", "--namespace", "team")
         job = json.loads(asked.stdout)["job"]
         assert (
             "done" not in (await asyncio.to_thread(shell, "worker", "--once")).stdout

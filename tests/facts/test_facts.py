@@ -25,8 +25,8 @@ from acms.facts import adopt as late
 from acms.log.read import PROFILE, profile
 from acms.model import Append, ContextDraft, Draft, Entry, Expect, Origin, State
 from acms.testing.logs import WHEN, put, taken_back
-from tests.support.factlog import RULES, at, work
 from tests.support import talk
+from tests.support.factlog import RULES, at, work
 from tests.support.talk import LONG_EPISODES, Storage, contents, fill
 
 NAMESPACE = "team"
@@ -295,7 +295,9 @@ async def test_undoing_the_retraction_of_a_message_does_not_fill_an_address_twic
 async def test_the_facts_of_a_namespace_follow_their_sources(storage: Storage) -> None:
     session = session_on(storage)
     first, second = await fill(session, "I live in Rome.", "I moved to Oslo.")
-    home = await storage.create(ContextDraft(key=PROFILE, namespace=NAMESPACE, counter="utf8-bytes", created_at=WHEN))
+    home = await storage.create(
+        ContextDraft(key=PROFILE, namespace=NAMESPACE, counter="utf8-bytes", created_at=WHEN)
+    )
     for city, source in (("Rome", first), ("Oslo", second)):
         await learn(storage, session, at("city", city, scope="namespace"), sources=[source], into=home.id)
     assert await cities(session) == []
@@ -323,7 +325,9 @@ async def test_a_retraction_that_was_cut_short_is_completed_by_doing_it_again(st
     session = session_on(storage)
     (source,) = await fill(session, "I live in Rome.")
     version = await session.retract(source)
-    home = await storage.create(ContextDraft(key=PROFILE, namespace=NAMESPACE, counter="utf8-bytes", created_at=WHEN))
+    home = await storage.create(
+        ContextDraft(key=PROFILE, namespace=NAMESPACE, counter="utf8-bytes", created_at=WHEN)
+    )
     await put_fact(storage, home.id, {"attribute": "city", "value": "Rome"}, sources=(source,))
     assert await cities(session, scope="namespace") == ["Rome"]
     assert await session.retract(source) == version
@@ -337,7 +341,9 @@ async def test_a_retraction_of_an_edited_message_that_was_cut_short_is_completed
     (source,) = await fill(session, "I live in Rome.")
     edit = await session.replace(source, "I live in Oslo.")
     version = await session.retract(source)
-    home = await storage.create(ContextDraft(key=PROFILE, namespace=NAMESPACE, counter="utf8-bytes", created_at=WHEN))
+    home = await storage.create(
+        ContextDraft(key=PROFILE, namespace=NAMESPACE, counter="utf8-bytes", created_at=WHEN)
+    )
     await put_fact(storage, home.id, {"attribute": "city", "value": "Oslo"}, sources=(edit,))
     assert await session.retract(source) == version
     assert await cities(session, scope="namespace") == []
@@ -353,7 +359,9 @@ async def test_clearing_a_session_clears_what_it_knows(storage: Storage) -> None
 
 async def profile_of(storage: Storage, **sources: Sequence[str]) -> str:
     """Make a profile that knows cities, each from some messages."""
-    home = await storage.create(ContextDraft(key=PROFILE, namespace=NAMESPACE, counter="utf8-bytes", created_at=WHEN))
+    home = await storage.create(
+        ContextDraft(key=PROFILE, namespace=NAMESPACE, counter="utf8-bytes", created_at=WHEN)
+    )
     for city, cited in sources.items():
         data = {"attribute": f"city {city}", "value": city, "cardinality": "one"}
         await put_fact(storage, home.id, data, sources=tuple(cited))

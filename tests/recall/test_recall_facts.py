@@ -125,7 +125,10 @@ async def test_facts_can_be_excluded_and_need_the_relevance_that_is_asked_for(se
 
 async def test_a_log_without_facts_is_recalled_as_before(storage: Storage) -> None:
     texts = [f"orders of day {number} were late" for number in range(30)]
-    async with session_on(storage, "plain", config=CONFIG, namespace="team") as plain, on(storage, "learns") as learns:
+    async with (
+        session_on(storage, "plain", config=CONFIG, namespace="team") as plain,
+        on(storage, "learns") as learns,
+    ):
         await fill(plain, *texts, close=True)
         await fill(learns, *texts, close=True)
         await learns.reflect()
