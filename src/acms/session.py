@@ -677,9 +677,9 @@ class ACMS(View):
         It is so from `valid_from` until before `valid_to`: aware times, dates, which begin at midnight UTC, or either
         in ISO 8601. `sources` are ids or keys of the messages it comes from: it goes with them when they are retracted
         or erased. `undo(fact.version)` takes a change back, `retract(fact.id)` the fact with all that it replaced.
-        With `scope="namespace"` it goes to the profile, which all sessions of the namespace share. `expected` is the
-        version of the newest fact in force there, 0 for none: `PreconditionError` when it is another one by now. Raises
-        `ValidationError`. Nothing was stored then.
+        With `scope="namespace"` it goes to the profile, which all sessions of the namespace share; in "default", where
+        anybody's sessions are, that is refused. `expected` is the version of the newest fact in force there, 0 for
+        none: `PreconditionError` when it is another one by now. Raises `ValidationError`. Nothing was stored then.
         """
         from acms.facts import by_hand
 

@@ -202,14 +202,7 @@ class View:
             return None
         if self._at is not None:
             raise ValidationError("a past version of one session has no namespace around it", field="scope")
-        if self.namespace == validation.UNNAMED:
-            raise ValidationError(
-                f"the sessions of the namespace {validation.UNNAMED!r} may be anybody's,"
-                " and one must not find what another has said",
-                field="scope",
-                options=('open the session in a namespace of its user or project: namespace="user:123"',),
-            )
-        return self.namespace
+        return validation.shared_namespace(self.namespace)
 
     async def _profile(self) -> bool:
         """Whether the namespace has a profile."""
@@ -413,7 +406,7 @@ class View:
         """List the facts in force, oldest first; with `history` also those that were retired, each with the reason.
 
         Addresses match without regard to case, articles, plurals and punctuation. With `scope="namespace"` the facts
-        of the namespace's profile are listed.
+        of the namespace's profile are listed; the namespace "default", where anybody's sessions are, has none.
 
         A fact is in force before it begins and after it ends, as it says in `valid_from` and `valid_to`. `valid_at`
         lists what was so at a moment instead, `as_of` what was known at a version or at a time; both together, what
@@ -437,7 +430,7 @@ class View:
             if self._at is not None and version > self._at:
                 raise ValidationError(f"this view ends at version {self._at}", field="as_of")
         if scope == "namespace":
-            profile = await read.profile(storage, self._shared.namespace)
+            profile = await read.profile(storage, validation.shared_namespace(self.namespace))
             context = None if profile is None else profile.id
         elif context is None:
             self._nothing()

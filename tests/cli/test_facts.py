@@ -28,7 +28,8 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
 
 
 def run(*arguments: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, list(arguments))
+    where = [] if "--namespace" in arguments else ["--namespace", "team"]
+    result = CliRunner().invoke(app, [*arguments, *where])
     assert result.exit_code == code, (result.output, result.exception)
     assert "Traceback" not in result.output
     return result
@@ -49,7 +50,9 @@ def shell(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 async def say(name: str, *episodes: list[str], reflector: Any = None) -> None:
-    async with ACMS(name, open_storage(os.environ["ACMS_DB"]), reflector=reflector) as session:
+    async with ACMS(
+        name, open_storage(os.environ["ACMS_DB"]), namespace="team", reflector=reflector
+    ) as session:
         for texts in episodes:
             for text in texts:
                 await session.ingest("user", text, actor_id="Ana")
@@ -248,7 +251,7 @@ async def test_a_worker_reflects_with_a_model_whose_key_is_in_its_environment() 
     await say("plain", PLAIN)
     async with ModelServer(say=lambda body: json.dumps({"proposals": [fact]})) as server:
         model = ("--reflector", "http", "--url", server.url, "--model", "test-model")
-        asked = await asyncio.to_thread(shell, "reflect", "plain", *model, "--json")
+        asked = await asyncio.to_thread(shell, "reflect", "plain", *model, "--json", "--namespace", "team")
         job = json.loads(asked.stdout)["job"]
         assert (
             "done" not in (await asyncio.to_thread(shell, "worker", "--once")).stdout
@@ -272,7 +275,7 @@ def test_reflect_shows_how_far_it_is_in_a_terminal() -> None:
     asyncio.run(say("plain", PLAIN))
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
-        [sys.executable, "-c", IMPATIENT, "reflect", "plain", "--wait"],
+        [sys.executable, "-c", IMPATIENT, "reflect", "plain", "--wait", "--namespace", "team"],
         stdout=subprocess.DEVNULL,
         stderr=theirs,
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"},

@@ -211,7 +211,7 @@ async def test_what_is_recalled_says_what_it_says_in_process(service: Service) -
 
 async def test_facts_are_stated_over_http_as_in_process(service: Service) -> None:
     async with Client(service.url) as client:
-        session = client.session("stated")
+        session = client.session("stated", namespace="team")
         assert await session.unstate("orders", "database") == []
         said = await session.ingest("user", "We chose PostgreSQL.", idempotency_key="k1")
         fact = await session.state(

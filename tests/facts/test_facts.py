@@ -25,10 +25,15 @@ from acms.facts import adopt as late
 from acms.log.read import PROFILE, profile
 from acms.model import Append, ContextDraft, Draft, Entry, Expect, Origin, State
 from acms.testing.logs import WHEN, put, taken_back
+from tests.support import talk
 from tests.support.factlog import RULES, at, work
-from tests.support.talk import LONG_EPISODES, Storage, contents, fill, session_on
+from tests.support.talk import LONG_EPISODES, Storage, contents, fill
 
-NAMESPACE = "default"
+NAMESPACE = "team"
+
+
+def session_on(storage: Any, name: str = "user_123", **given: Any) -> ACMS:
+    return talk.session_on(storage, name, namespace=NAMESPACE, **given)
 
 
 async def learn(
@@ -62,7 +67,7 @@ async def known_of(storage: Any, context: str) -> list[Fact]:
 
 
 async def context_of(storage: Any, session: ACMS) -> str:
-    return str((await storage.context(session.session_id)).id)
+    return str((await storage.context(session.session_id, namespace=NAMESPACE)).id)
 
 
 async def cities(session: Any, **given: Any) -> list[str]:
@@ -267,7 +272,7 @@ async def test_an_edit_retires_what_the_old_text_taught_and_undo_brings_it_back(
 
 async def test_a_fact_made_from_a_message_that_a_summary_stands_for_goes_with_it(storage: Storage) -> None:
     session, said, _ = await lived(storage)
-    context = await storage.context(session.session_id)
+    context = await storage.context(session.session_id, namespace=NAMESPACE)
     draft = Draft(
         kind=Kind.SUMMARY, content="cities", created_at=WHEN, covers=(1, 5), replaces=((1, 1), (3, 3), (5, 5))
     )
@@ -290,7 +295,9 @@ async def test_undoing_the_retraction_of_a_message_does_not_fill_an_address_twic
 async def test_the_facts_of_a_namespace_follow_their_sources(storage: Storage) -> None:
     session = session_on(storage)
     first, second = await fill(session, "I live in Rome.", "I moved to Oslo.")
-    home = await storage.create(ContextDraft(key=PROFILE, counter="utf8-bytes", created_at=WHEN))
+    home = await storage.create(
+        ContextDraft(key=PROFILE, namespace=NAMESPACE, counter="utf8-bytes", created_at=WHEN)
+    )
     for city, source in (("Rome", first), ("Oslo", second)):
         await learn(storage, session, at("city", city, scope="namespace"), sources=[source], into=home.id)
     assert await cities(session) == []
@@ -318,7 +325,9 @@ async def test_a_retraction_that_was_cut_short_is_completed_by_doing_it_again(st
     session = session_on(storage)
     (source,) = await fill(session, "I live in Rome.")
     version = await session.retract(source)
-    home = await storage.create(ContextDraft(key=PROFILE, counter="utf8-bytes", created_at=WHEN))
+    home = await storage.create(
+        ContextDraft(key=PROFILE, namespace=NAMESPACE, counter="utf8-bytes", created_at=WHEN)
+    )
     await put_fact(storage, home.id, {"attribute": "city", "value": "Rome"}, sources=(source,))
     assert await cities(session, scope="namespace") == ["Rome"]
     assert await session.retract(source) == version
@@ -332,7 +341,9 @@ async def test_a_retraction_of_an_edited_message_that_was_cut_short_is_completed
     (source,) = await fill(session, "I live in Rome.")
     edit = await session.replace(source, "I live in Oslo.")
     version = await session.retract(source)
-    home = await storage.create(ContextDraft(key=PROFILE, counter="utf8-bytes", created_at=WHEN))
+    home = await storage.create(
+        ContextDraft(key=PROFILE, namespace=NAMESPACE, counter="utf8-bytes", created_at=WHEN)
+    )
     await put_fact(storage, home.id, {"attribute": "city", "value": "Oslo"}, sources=(edit,))
     assert await session.retract(source) == version
     assert await cities(session, scope="namespace") == []
@@ -348,7 +359,9 @@ async def test_clearing_a_session_clears_what_it_knows(storage: Storage) -> None
 
 async def profile_of(storage: Storage, **sources: Sequence[str]) -> str:
     """Make a profile that knows cities, each from some messages."""
-    home = await storage.create(ContextDraft(key=PROFILE, counter="utf8-bytes", created_at=WHEN))
+    home = await storage.create(
+        ContextDraft(key=PROFILE, namespace=NAMESPACE, counter="utf8-bytes", created_at=WHEN)
+    )
     for city, cited in sources.items():
         data = {"attribute": f"city {city}", "value": city, "cardinality": "one"}
         await put_fact(storage, home.id, data, sources=tuple(cited))
@@ -543,7 +556,7 @@ async def test_a_fork_adopts_the_marks_of_the_episodes_that_had_ended(storage: S
     session = by_hand(storage)
     await fill(session, "a", "b", close=True)  # v3 closes it
     await fill(session, "c", "d", close=True)  # v6
-    context = await storage.context(session.session_id)
+    context = await storage.context(session.session_id, namespace=NAMESPACE)
     await put(storage, context, mark(1, 1, 2), mark(2, 4, 5))
     for fork_at, episodes in ((6, [1, 2]), (5, [1]), (4, [1]), (3, [1]), (2, [])):
         child = await session.fork(at=fork_at)
@@ -562,7 +575,7 @@ async def test_a_fork_adopts_the_marks_of_the_episodes_that_had_ended(storage: S
 async def test_erasing_takes_marks_along_everywhere(storage: Storage) -> None:
     session = by_hand(storage)
     ids = await fill(session, "a", "b", close=True)
-    context = await storage.context(session.session_id)
+    context = await storage.context(session.session_id, namespace=NAMESPACE)
     await put(storage, context, mark(1, 1, 2))
     child = await session.fork(at=3)
     await adopt(storage)

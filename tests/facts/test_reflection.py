@@ -81,8 +81,11 @@ def notes() -> Notes:
     return Notes()
 
 
-def on(storage: Any, reflector: Any, name: str = "user_123", **given: Any) -> ACMS:
-    return session_on(storage, name, words=True, reflector=reflector, config=configured(**given))
+def on(
+    storage: Any, reflector: Any, name: str = "user_123", *, namespace: str = "team", **given: Any
+) -> ACMS:
+    config = configured(**given)
+    return session_on(storage, name, words=True, namespace=namespace, reflector=reflector, config=config)
 
 
 async def episode(session: ACMS, *texts: str) -> list[str]:
@@ -728,7 +731,7 @@ async def test_facts_of_the_namespace_lie_in_its_profile(storage: Storage, notes
         await one.wait_pending()
         await episode(two, "the city is Munich", "ok")
         await two.wait_pending()
-        profile = await storage.context(PROFILE)
+        profile = await storage.context(PROFILE, namespace="team")
         (fact,) = await facts_of(storage, profile.id)
         assert fact.content == "the city is Munich"
         assert [shown.content for shown in notes.requests[1].facts] == ["the city is Berlin"]
@@ -754,12 +757,12 @@ async def test_what_goes_while_it_is_said_in_the_profile_is_not_known_there(
         between.when = facts_in
         between.do = verbs[verb]
         await worked_off(session, between, notes)
-        found = await facts_of(storage, (await storage.context(PROFILE)).id)
+        found = await facts_of(storage, (await storage.context(PROFILE, namespace="team")).id)
         assert "the city is Berlin" not in [one.content for one in found]
         if verb == "retract":  # what brings the message back brings back what was learned of it
             (gone,) = await storage.read(await context_of(session), replacing=True)
             await session.undo(gone.version)
-            found = await facts_of(storage, (await storage.context(PROFILE)).id)
+            found = await facts_of(storage, (await storage.context(PROFILE, namespace="team")).id)
             assert "the city is Berlin" in [one.content for one in found]
 
 
@@ -771,7 +774,7 @@ async def test_what_a_private_session_teaches_stays_in_it(storage: Storage, note
         await one.set_private()
         await episode(one, "the city is Berlin", "the tea is black")
         await one.wait_pending()
-        profile = await facts_of(storage, (await storage.context(PROFILE)).id)
+        profile = await facts_of(storage, (await storage.context(PROFILE, namespace="team")).id)
         assert [fact.content for fact in profile] == ["the tea is green"]
         assert await facts(one) == ["the city is Berlin", "the tea is black"]
         assert {fact.scope for fact in await one.facts()} == {"session"}
@@ -788,7 +791,7 @@ async def test_a_session_that_becomes_private_while_it_is_reflected_on_teaches_n
         between.when = facts_in
         between.do = session.set_private
         await worked_off(session, between, notes)
-        assert await facts_of(storage, (await storage.context(PROFILE)).id) == []
+        assert await facts_of(storage, (await storage.context(PROFILE, namespace="team")).id) == []
         assert await facts(session) == ["the city is Berlin"]
 
 
@@ -805,7 +808,7 @@ async def test_a_profile_changed_meanwhile_is_consolidated_again(storage: Storag
         between.when = facts_in
         between.do = other
         await worked_off(one, between, notes)
-        (fact,) = await facts_of(storage, (await storage.context(PROFILE)).id)
+        (fact,) = await facts_of(storage, (await storage.context(PROFILE, namespace="team")).id)
         assert fact.content == "the city is Berlin"
         assert len(notes.requests) == 2
 

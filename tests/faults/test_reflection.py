@@ -43,7 +43,8 @@ class Absent:
 async def told(storage: StorageBackend, name: str, episodes: int) -> str:
     """Talk for some episodes, one of whose two messages each is about the namespace; return the context."""
     config = ACMSConfig(episodes=EpisodeBoundaryConfig(max_turns=2), worker=WorkerConfig(enabled=False))
-    session = ACMS(name, storage, reflector=Absent(), token_counter=Chars(), config=config)  # type: ignore[arg-type]
+    given = {"namespace": "team", "reflector": Absent(), "token_counter": Chars(), "config": config}
+    session = ACMS(name, storage, **given)  # type: ignore[arg-type]
     for number in range(episodes):
         await session.ingest("user", f"{name} thing {number % 5} is {number}")
         await session.ingest("user", f"we: {name} {number} is known")
@@ -93,7 +94,7 @@ async def killing(url: str, calls: Path, sessions: int, episodes: int, workers: 
             finish(process)
     for name, context in contexts.items():
         await checked(storage, context, name, episodes)
-    profile = await sound(storage, (await storage.context(PROFILE)).id)
+    profile = await sound(storage, (await storage.context(PROFILE, namespace="team")).id)
     expected = [f"we: s{m} {n} is known" for m in range(sessions) for n in range(episodes)]
     assert Counter(one.content for one in profile if one.kind is Kind.FACT) == Counter(expected)
     asked = len(calls.read_text().splitlines())

@@ -36,7 +36,7 @@ async def facts(talk: Talk) -> Records:
     """Reflect on everything by rules, and see what is known, at the head and before, and what is recalled of it."""
     found: Records = {}
     config = ACMSConfig(reflection=ReflectionConfig(enabled=False))
-    async with told(talk, config, reflector=OfflineReflector()) as (session, names):
+    async with told(talk, config, namespace="golden", reflector=OfflineReflector()) as (session, names):
         await session.close_episode("golden")
         before = (await session.get_session_stats()).version
         await session.wait(await session.reflect())

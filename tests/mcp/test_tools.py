@@ -294,11 +294,12 @@ async def test_an_unknown_tool_resource_or_prompt_is_an_error_of_the_protocol(cl
 
 async def test_the_scope_of_the_namespace_needs_a_named_one() -> None:
     async with ACMS("one", "memory://", None) as session, Client(build(lambda _: Local(session))) as client:
-        error = failed(await client.call_tool("recall", {"query": "x", "scope": "namespace"}), "VALIDATION")
-    assert error["options"] == [
-        "stdio: start the server with --namespace NAME",
-        "HTTP: connect to /mcp/NAMESPACE/SESSION",
-    ]
+        for tool, given in (("recall", {"query": "x"}), ("facts", {})):
+            error = failed(await client.call_tool(tool, {**given, "scope": "namespace"}), "VALIDATION")
+            assert error["options"] == [
+                "stdio: start the server with --namespace NAME",
+                "HTTP: connect to /mcp/NAMESPACE/SESSION",
+            ]
 
 
 async def test_resources_show_the_session_its_entries_and_what_was_sent() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -19,6 +19,7 @@ from acms.acs import ACS
 from acms.codecs import AnthropicMessages, OpenAIChat
 from acms.log.in_force import Cover
 from acms.prompt import Prompt
+from acms.providers import OfflineReflector
 from acms.recall.corpus import Field
 from acms.recall.index import Segment, Snapshot
 from acms.recall.later import _subjects
@@ -430,3 +431,76 @@ async def test_a_later_statement_that_answers_badly_is_no_more_left_out_than_a_g
             if "crimson" in items.text():
                 assert "teal" in items.text(), budget
         assert "crimson" in items.text()
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "question"),
+    [
+        (
+            "The orders service runs on MySQL.",
+            "orders service sits on Postgres",
+            "Does the orders service run on MySQL?",
+        ),
+        (
+            "Der Vertrag mit Meyer läuft bis Juni.",
+            "Vertrag mit Meyer endet im April",
+            "Läuft der Vertrag mit Meyer bis Juni?",
+        ),
+    ],
+)
+async def test_what_is_asked_for_word_for_word_is_labelled_as_well(
+    earlier: str, later: str, question: str
+) -> None:
+    """Also when it was asked before: the question is no later statement, and takes no other's turn."""
+    one = Drawn(earlier, later, question, TONGUES["en"].chatter)
+    async with session_on(MemoryStorage()) as session:
+        ids = await one.tell(session)
+        assert together(await session.recall(question, token_budget=400), ids)
+        await fill(session, question, close=True)
+        await fill(session, "🙂")
+        assert together(await session.recall(question, token_budget=400), ids)
+
+
+async def test_what_is_said_again_word_for_word_changes_nothing() -> None:
+    one = replace(ENGLISH, later=ENGLISH.earlier)
+    async with session_on(MemoryStorage()) as session:
+        await one.tell(session)
+        items = await session.recall(one.question, token_budget=400)
+        assert {item.later for item in items} == {None}
+
+
+async def test_what_has_an_earlier_date_is_not_later() -> None:
+    """An import need not be in order."""
+    async with session_on(MemoryStorage()) as session:
+        for week, text in ((1, ENGLISH.earlier), (3, "Rain."), (0, ENGLISH.later), (4, "Sun.")):
+            await session.ingest("user", text, created_at=FIRST + timedelta(weeks=week))
+            await session.close_episode()
+        items = await session.recall(ENGLISH.question, token_budget=400)
+        assert {ENGLISH.earlier, ENGLISH.later} <= set(contents(items))
+
+
+async def test_what_speaks_of_something_else_that_was_said_before_is_not_linked() -> None:
+    """A later remark that is much more like another earlier one is about that one."""
+    kitchen = "The kitchen of the Lisbon office has a {} floor."
+    one = replace(ENGLISH, around=(kitchen.format("wooden"), "It rained."), later=kitchen.format("marble"))
+    async with session_on(MemoryStorage()) as session:
+        old, _ = await one.tell(session)
+        items = await session.recall(one.question, token_budget=400)
+        assert next(item for item in items if item.id == old).later is None
+
+
+async def test_a_fact_that_was_written_after_the_later_statement_names_it(storage: Storage) -> None:
+    """Both were said before a reflection read them, and it has seen that only one of them says something."""
+    async with session_on(storage, reflector=OfflineReflector()) as session:
+        chatter = TONGUES["en"].chatter
+        for text in ("My phone number is 555-0142.", "got a new phone number with the SIM, 555-0199"):
+            await fill(session, *chatter, text, *chatter, close=True)
+        await session.wait_pending()
+        await fill(session, "🙂")
+        (fact,) = await session.facts()
+        assert fact.value == "555-0142"
+        items = await session.recall("What is my phone number?", token_budget=400)
+        shown = {item.content.split(" [")[0]: item for item in items if item.source is Source.FACT}
+        new = next(item for item in items if "555-0199" in item.content)
+        assert shown[fact.content].later == new.version
+        assert f"fact: {fact.content}{label(new)}" in items.text()

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acms import ACMS, ACMSConfig, Source, open_storage
+from acms import ACMS, ACMSConfig, Source, ValidationError, open_storage
 from acms.knowledge import Proposal, Reflection
+from acms.log.read import PROFILE
+from acms.model import ContextDraft
 from acms.ports import ReflectionRequest
 from acms.providers import LocalEmbedder
+from acms.testing.logs import WHEN, noted, put
 from acms.text import chat_messages
 from acms.view import View
 from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on
@@ -54,7 +57,7 @@ async def learn(session: ACMS, *texts: str) -> list[str]:
 
 
 def on(storage: Any, name: str = "user_123", **given: Any) -> ACMS:
-    return session_on(storage, name, reflector=Rules(), **{"config": CONFIG, **given})
+    return session_on(storage, name, reflector=Rules(), **{"config": CONFIG, "namespace": "team", **given})
 
 
 @pytest.fixture
@@ -122,7 +125,10 @@ async def test_facts_can_be_excluded_and_need_the_relevance_that_is_asked_for(se
 
 async def test_a_log_without_facts_is_recalled_as_before(storage: Storage) -> None:
     texts = [f"orders of day {number} were late" for number in range(30)]
-    async with session_on(storage, "plain", config=CONFIG) as plain, on(storage, "learns") as learns:
+    async with (
+        session_on(storage, "plain", config=CONFIG, namespace="team") as plain,
+        on(storage, "learns") as learns,
+    ):
         await fill(plain, *texts, close=True)
         await fill(learns, *texts, close=True)
         await learns.reflect()
@@ -286,6 +292,32 @@ async def test_what_a_namespace_knows_is_recalled_in_all_its_sessions(storage: S
             assert contents(await other.recall("Which city?")) == ["hi"]
 
 
+async def test_where_sessions_are_anybodys_no_fact_reaches_another_one(storage: Storage) -> None:
+    """In "default" nothing goes to a profile, and what an earlier release stored there is shown to nobody."""
+    home = await storage.create(ContextDraft(key=PROFILE, counter="o200k_base", created_at=WHEN))
+    old = {"subject": "user", "attribute": "city", "value": "Oslo", "scope": "namespace"}
+    await put(storage, home, noted("Our city is Oslo.", data=old))
+    async with (
+        on(storage, "ana", namespace="default") as ana,
+        on(storage, "ben", namespace="default") as ben,
+    ):
+        await learn(ana, "Everywhere: x. The broker is NATS.")
+        await fill(ben, "hi")
+        for verb in (
+            lambda: ana.state("user", "street", "12 Elm Street", scope="namespace"),
+            lambda: ana.unstate("user", "city", scope="namespace"),
+            lambda: ben.facts(scope="namespace"),
+        ):
+            with pytest.raises(ValidationError) as refused:
+                await verb()
+            assert refused.value.field == "scope"
+            assert 'namespace="user:123"' in refused.value.options[0]
+        assert [(fact.value, fact.scope) for fact in await ana.facts()] == [("NATS", "session")]
+        assert contents(await ben.recall("Which city, street and broker?")) == ["hi"]
+        assert [one["content"] for one in await ben.messages("Which city?", budget=500)] == ["hi"]
+    assert [fact.value for fact in await on(storage, home.id).facts()] == ["Oslo"]  # it is not lost
+
+
 async def test_what_the_profile_replaced_is_shown_in_no_session(storage: Storage) -> None:
     async with on(storage, "first") as first, on(storage, "second") as second:
         (old,) = await learn(first, "Everywhere: x. The city is Berlin.")
@@ -297,15 +329,12 @@ async def test_what_the_profile_replaced_is_shown_in_no_session(storage: Storage
         assert "of the profile" in items.ledger.why(old).reason
         assert "Berlin" not in items.text()
         (fact,) = await first.facts(scope="namespace")
-        await on(storage, (await storage.context("@profile")).id).erase(fact.id)
+        await on(storage, (await storage.context("@profile", namespace="team")).id).erase(fact.id)
         assert fact.id not in [item.id for item in await first.recall("Which city?")]
 
 
 async def test_a_namespace_is_asked_for_its_sessions_and_its_profile(storage: Storage) -> None:
-    async with (
-        on(storage, "first", namespace="team") as first,
-        on(storage, "second", namespace="team") as second,
-    ):
+    async with on(storage, "first") as first, on(storage, "second") as second:
         await learn(first, "The broker is NATS.", "Everywhere: x. The city is Berlin.")
         await fill(second, "hi")
         items = contents(await second.recall("city broker", scope="namespace"))
@@ -324,7 +353,7 @@ async def test_a_session_recalls_at_once_what_it_states_for_its_namespace(storag
 
 
 async def test_that_there_is_no_profile_is_asked_once_in_a_while(storage: Storage) -> None:
-    async with session_on(storage, "plain", config=CONFIG) as session:
+    async with session_on(storage, "plain", config=CONFIG, namespace="team") as session:
         await fill(session, "hi")
         profiles = session._shared.indexes.profiles
         await session.recall("x")

@@ -47,7 +47,7 @@ def proposed(
     _check_address(subject, attribute)
     if cardinality not in ("one", "many"):
         raise ValidationError(f"{cardinality!r} is not one or many", field="cardinality")
-    _check_scope(scope)
+    _check_scope(scope, shared.namespace)
     stated = Proposal(
         scope=scope,
         content=f"{subject}, {attribute}: {value}",
@@ -116,7 +116,7 @@ async def unstate(shared: SharedSession, subject: str, attribute: str, scope: Sc
     """Withdraw what is known at an address and return it; nothing when nothing was."""
     subject, attribute = _text(subject, "subject"), _text(attribute, "attribute")
     _check_address(subject, attribute)
-    _check_scope(scope)
+    _check_scope(scope, shared.namespace)
     context = await shared.find()
     if scope == "namespace":
         found = await profile(shared.storage, shared.namespace)
@@ -236,9 +236,11 @@ async def _profile(shared: SharedSession) -> str:
     return found.id
 
 
-def _check_scope(scope: Scope) -> None:
+def _check_scope(scope: Scope, namespace: str) -> None:
     if scope not in get_args(Scope):
         raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
+    if scope == "namespace":
+        validation.shared_namespace(namespace)
 
 
 def _check_address(subject: str, attribute: str) -> None:

@@ -31,6 +31,7 @@ from acms.log.in_force import Cover
 from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE
 from acms.log.read import profile as profile_of
+from acms.log.validation import UNNAMED
 from acms.model import (
     Append,
     Context,
@@ -294,7 +295,7 @@ async def _next(work: _Work, before: Reached, head: Head) -> tuple[Stretch | Non
 async def _reflect(work: _Work, found: Stretch, state: _Log) -> None:
     """Ask about one stretch, and append what the rules make of the answer."""
     began = monotonic()
-    profile = await _profile(work)
+    profile = None if work.context.namespace == UNNAMED else await _profile(work)
     known = (*state.facts, *(profile.facts if profile is not None else ()))
     contents = {fact.content for fact in known}
     speakers = {entry.actor for entry in found.entries if entry.actor}
@@ -413,9 +414,10 @@ async def _write(
     state: _Log,
     profile: _Log | None,
 ) -> None:
-    """Append what the rules make of an answer, the facts of the namespace first; a private session has only its own."""
+    """Append what the rules make of an answer, the facts of the namespace first, unless it has only its own."""
     proposals = asked.answer.proposals
-    if (await work.storage.context(work.context.id)).settings.get(PRIVATE):
+    private = (await work.storage.context(work.context.id)).settings.get(PRIVATE)
+    if private or work.context.namespace == UNNAMED:
         proposals, profile = tuple(replace(one, scope="session") for one in proposals), None
     own_ids = {fact.id for fact in state.facts}
     profile_ids = {fact.id for fact in profile.facts} if profile is not None else set[str]()

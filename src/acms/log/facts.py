@@ -236,7 +236,11 @@ def facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) ->
 def valid_times(found: Sequence[Fact]) -> dict[int, Period]:
     """Return the facts in force by version, and when each of them is so; `found` are all of a log, oldest first."""
     when = periods(found, alternatives(found))
-    return {fact.version: when[fact.id] for fact in found if fact.retired is None and fact.id in when}
+    return {
+        fact.version: when[fact.id]._replace(source="".join(fact.sources[-1:]))
+        for fact in found
+        if fact.retired is None and fact.id in when
+    }
 
 
 def alternatives(found: Iterable[Fact]) -> list[tuple[str, str]]:

@@ -123,6 +123,18 @@ def same_namespace(asked: str, found: str, id: str) -> None:
         )
 
 
+def shared_namespace(namespace: str) -> str:
+    """Return a namespace whose sessions share what they know; raise where they may be anybody's."""
+    if namespace == UNNAMED:
+        raise ValidationError(
+            f"the sessions of the namespace {UNNAMED!r} may be anybody's,"
+            " and one must not find what another has said",
+            field="scope",
+            options=('open the session in a namespace of its user or project: namespace="user:123"',),
+        )
+    return namespace
+
+
 def optional_name(value: object, field: str) -> str | None:
     """Return a name or None."""
     return None if value is None else name(value, field)

@@ -33,6 +33,8 @@ class Period(NamedTuple):
     doubt: str = ""
     #: Versions of the messages that brought the doubt up: who reads one of them knows.
     news: tuple[int, ...] = ()
+    #: Id of the newest message that a fact comes from.
+    source: str = ""
 
     def holds(self, moment: datetime) -> bool:
         """Whether a moment lies in it."""

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 from acms.errors import ACMSError, VectorsUnavailableError
 from acms.log.in_force import NONE, Cover, Stale, stale
 from acms.log.read import cover_at, profile, valid_times_at
+from acms.log.validation import UNNAMED
 from acms.log.validity import Period
 from acms.model import Context, Derived, Draft, Head, State
 from acms.observability.logging import log
@@ -48,10 +49,12 @@ class Profiles:
         self._absent: dict[tuple[str, object], float] = {}
 
     async def find(self, namespace: str, asking: object = None) -> str | None:
-        """Return the id of a namespace's profile; None when it has none.
+        """Return the id of a namespace's profile; None when it has none, or its sessions are anybody's.
 
         `asking` is what the caller knows of its own log: when that has changed, the store is asked again.
         """
+        if namespace == UNNAMED:
+            return None
         found = self._found.get(namespace)
         if found is not None:
             return found
