@@ -326,10 +326,11 @@ _TOOL_ID = re.compile(
     r"[a-zA-Z0-9_-]+\Z"
 )  # [E] "tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
 _THOUGHTS = ("thinking", "redacted_thinking")
+_SERVED = ("server_tool_use", "web_search_tool_result")
 _BLOCKS = {
     # [A] content block types by role; [E] "`tool_use` blocks can only be in `assistant` messages" and the reverse
-    "user": {"text", "image", "document", "tool_result", "search_result"},
-    "assistant": {"text", "tool_use", "compaction", *_THOUGHTS},
+    "user": {"text", "image", "document", "tool_result", "search_result", "container_upload"},
+    "assistant": {"text", "tool_use", "compaction", *_SERVED, *_THOUGHTS},
     "system": {"text"},
 }
 
@@ -362,6 +363,7 @@ def anthropic(payload: Json, *, prefill: bool = False, system: bool = False) -> 
             _block(block)
         if message["role"] == "assistant":
             _answer(message["content"])
+    _served(messages)
     _compactions(messages)
     begins = messages[0]["content"][0]["type"] == "compaction"
     _must(messages[0]["role"] == "user" or begins, "[A] the first message is the user's")
@@ -375,6 +377,8 @@ def anthropic(payload: Json, *, prefill: bool = False, system: bool = False) -> 
         final = last["content"][-1]
         if final["type"] == "compaction":  # [A] "pause_after_compaction": the next request ends with it
             return _breakpoints(payload)
+        if final["type"] in _SERVED:  # [A] "pause_turn": the answer is given back as it is
+            return _breakpoints(payload)
         _must(prefill, "[E] This model does not support assistant message prefill")
         kinds = {block["type"] for block in last["content"]}
         _must(kinds <= {"text", "compaction"}, "[E] a final answer has no thinking")
@@ -382,6 +386,19 @@ def anthropic(payload: Json, *, prefill: bool = False, system: bool = False) -> 
         # [E] "messages: final assistant content cannot end with trailing whitespace"
         _must(text == text.rstrip(), "[E] a final answer does not end in white space")
     _breakpoints(payload)
+
+
+def _served(messages: Json) -> None:
+    # [E] "`web_search` tool use with id … was found without a corresponding `web_search_tool_result` block"
+    open_: set[str] = set()
+    for at, message in enumerate(messages):
+        for block in message["content"]:
+            if block["type"] == "server_tool_use":
+                open_.add(block["id"])
+            elif block["type"] in _SERVED:
+                open_.discard(block["tool_use_id"])
+        spoken = any(block["type"] != "tool_result" for block in message["content"])
+        _must(not (open_ and spoken and message["role"] != "assistant" and at), "[E] a call has its result")
 
 
 def _compactions(messages: Json) -> None:
@@ -421,6 +438,11 @@ def _block(block: Json) -> None:
         _must(_FUNCTION_NAME.match(block["name"]), "[T] the name of a called tool is that of one")
         _must(isinstance(block["input"], dict), "[E] input is an object")
         json.dumps(block["input"], allow_nan=False).encode()
+    elif kind == "container_upload":
+        _keys(block, {"type", "file_id"}, marked, "[A] an uploaded file")
+    elif kind in _SERVED:
+        of = {"name", "input", "id"} if kind == "server_tool_use" else {"tool_use_id", "content"}
+        _keys(block, {"type", *of}, marked, "[A] a block of a server tool")
     elif kind == "search_result":
         _keys(block, {"type", "source", "title", "content"}, {"citations", *marked}, "[A] a search result")
         _must(block["source"] and block["title"] and block["content"], "[A] its fields say something")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from acms.log.foreign import AS_GIVEN
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import PromptMessage
 from acms.providers.codecs import anthropic_blocks
@@ -34,6 +35,9 @@ UNSENT = "signed reasoning is left out: it is not known that this model takes it
 MISPLACED = "reasoning that does not begin an assistant message, or ends one, is left out"
 MEDIA = "media that the format cannot hold are named in text"
 FOREIGN = "items of other vendors are left out"
+UNPAIRED = (
+    "calls of the provider's own tools are left out without their result, and results without their call"
+)
 MISFITS = "parts that a role cannot have are left out"
 CALLS = "tool calls are moved to the end of their message: nothing may follow them there"
 BEGUN = "a message of the user is put before a conversation that begins with the assistant"
@@ -125,6 +129,7 @@ class Arranging:
         """Return the turns of a prompt; once."""
         for index, message in enumerate(messages):
             self._add(index, message)
+        self._serve()
         self._trim()
         self._place()
         self._begin()
@@ -244,8 +249,15 @@ class Arranging:
             case Media():
                 return self._media(one, role)
             case Raw():
-                if anthropic_blocks.verbatim(one) is None:
-                    return self._without(FOREIGN)
+                block = anthropic_blocks.verbatim(one)
+                if block is None:
+                    return None if one.vendor == AS_GIVEN else self._without(FOREIGN)
+                user = role is not Role.ASSISTANT
+                if role is Role.SYSTEM or not anthropic_blocks.fits(block, user=user):
+                    return self._without(MISFITS)
+                if not self._reasoning and anthropic_blocks.thinks(one):
+                    return self._without(UNSENT)
+                return anthropic_blocks.part(block)
             case Reasoning():
                 if not one.signature:
                     return self._without(UNSIGNED)
@@ -257,8 +269,6 @@ class Arranging:
             return self._call(one)
         if not self._reasoning and anthropic_blocks.thinks(one):
             return self._without(UNSENT)
-        if isinstance(one, Raw):
-            return anthropic_blocks.part(anthropic_blocks.block(one))
         return one
 
     def _media(self, one: Media, role: Role) -> Part:
@@ -285,6 +295,33 @@ class Arranging:
 
     # ── all of them ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _serve(self) -> None:
+        """Leave out what the provider refuses of its own tools: calls without their result, results without their call.
+
+        A call may be open where the model is to go on with it: nobody but the model and its tools spoke since.
+        """
+        spoken = max(
+            [at for at, turn in enumerate(self._turns) if turn.role is not Role.ASSISTANT], default=0
+        )
+        called: dict[str, SentPart] = {}
+        unpaired: list[SentPart] = []
+        answered: set[str] = set()
+        for turn in self._turns:
+            for sent in turn.shown:
+                id_, result = anthropic_blocks.served(sent.part) or ("", False)
+                if result and id_ not in called:
+                    unpaired.append(sent)
+                elif result:
+                    answered.add(id_)
+                elif id_:
+                    called[id_] = sent
+        for turn in self._turns[:spoken]:
+            unpaired += [one for id_, one in called.items() if id_ not in answered and one in turn.shown]
+        if unpaired:
+            self._notes[UNPAIRED] = None
+            for turn in self._turns:
+                turn.shown = [one for one in turn.shown if one not in unpaired]
+
     def _trim(self) -> None:
         """Leave out reasoning where it is refused: not first, last, or in an answer that the model is to go on with."""
         last = True
@@ -309,7 +346,8 @@ class Arranging:
             self._notes[NEWER] = None
             shown = [one for one in shown if not _compacts(one)]
         before = len(shown)
-        first = next((one for one in shown if not isinstance(one.part, Raw) or _thinks(one)), None)
+        first = next((one for one in shown if not _compaction(one)), None)
+        open_ = open_ and bool(shown) and anthropic_blocks.served(shown[-1].part) is None
         if open_ or (first is not None and not _thinks(first)):
             shown = [one for one in shown if not _thinks(one)]
         while shown and not turn.calls and _thinks(shown[-1]):
@@ -433,6 +471,12 @@ def _unused(id_: str, taken: dict[str, int]) -> str:
 def _compacts(one: SentPart) -> bool:
     """Return whether a part is a compaction that says something."""
     return isinstance(one.part, Raw) and anthropic_blocks.comes_first(one.part) is not None
+
+
+def _compaction(one: SentPart) -> bool:
+    """Return whether a part is a compaction, also one that says nothing."""
+    block = anthropic_blocks.verbatim(one.part) if isinstance(one.part, Raw) else None
+    return block is not None and block["type"] == "compaction"
 
 
 def _first(turn: _Turn) -> int:
