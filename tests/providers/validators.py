@@ -288,6 +288,9 @@ def _responses_message(item: Json) -> None:
 # ── Gemini ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_MADE = {"executableCode", "codeExecutionResult", "toolCall", "toolResponse"}
+
+
 def gemini(payload: Json) -> None:
     """Raise `Refused` when `generateContent` would refuse the request; [G] is its reference, [F] function calling."""
     _must(payload.keys() <= {"contents", "config"}, "[G] has only known arguments")
@@ -303,10 +306,10 @@ def gemini(payload: Json) -> None:
     for content in contents:
         _keys(content, {"role", "parts"}, set(), "[G] a content")
         _must(content["parts"], "[G] a content has a part")
-        kinds = [next(iter(part.keys() - {"thoughtSignature"})) for part in content["parts"]]
+        kinds = [next(iter(part.keys() - {"thoughtSignature", "thought"})) for part in content["parts"]]
         of = {
             "user": {"text", "inlineData", "fileData", "functionResponse"},
-            "model": {"text", "functionCall"},
+            "model": {"text", "functionCall", "inlineData", "fileData", *_MADE},
         }
         _must(set(kinds) <= of[content["role"]], "[G] a part that the role has")
         for part, kind in zip(content["parts"], kinds, strict=True):

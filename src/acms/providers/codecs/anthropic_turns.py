@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from acms.prompt_types import PromptMessage
 from acms.providers.codecs import anthropic_blocks
 from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap
 
-__all__ = ["BEGINNING", "Arranged", "Arranging", "SentMessage", "arrange", "speaker_name"]
+__all__ = ["BEGINNING", "Arranged", "Arranging", "SentMessage", "Turn", "arrange", "speaker_name"]
 
 BEGINNING = "(The beginning of the conversation is not shown.)"
 """What the user says when the first message shown is the assistant's: the first turn must be the user's."""
@@ -62,10 +62,14 @@ class _Call:
     result: ToolResult | None = None
     #: Number of the message that answered it.
     answer: int = 0
+    #: What stands in front of it, and belongs to it.
+    lead: tuple[SentPart, ...] = ()
 
 
 @dataclass(slots=True)
-class _Turn:
+class Turn:
+    """What one role says in one go, under way."""
+
     role: Role
     shown: list[SentPart] = field(default_factory=list)
     calls: list[_Call] = field(default_factory=list)
@@ -119,8 +123,8 @@ class Arranging:
         self._system = system
         self._cited = cited
         self._reasoning = reasoning
-        self._turns: list[_Turn] = []
-        self._waiting: dict[str, list[tuple[str | None, _Turn, _Call]]] = {}
+        self._turns: list[Turn] = []
+        self._waiting: dict[str, list[tuple[str | None, Turn, _Call]]] = {}
         self._notes: dict[str, None] = {}
         #: The compaction that all other messages follow, and its sources.
         self._first: tuple[SentPart, tuple[str, ...]] | None = None
@@ -148,8 +152,8 @@ class Arranging:
         if role is Role.TOOL:
             role = Role.USER
         name = speaker_name(message)
-        turn: _Turn | None = None
-        made: list[tuple[str, _Turn, _Call]] = []
+        turn: Turn | None = None
+        made: list[tuple[str, Turn, _Call]] = []
         for one in self._parts(message):
             if isinstance(one, ToolResult):
                 self._answer(one, index, message)
@@ -166,16 +170,22 @@ class Arranging:
                 turn.shown += [SentPart(one, index) for one in said]
             elif isinstance(part, ToolCall):
                 call = _Call(part, index)
+                if turn.shown and turn.shown[-1].at == index and self._leads(turn.shown[-1].part):
+                    call.lead = (turn.shown.pop(),)
                 turn.calls.append(call)
                 made.append((part.call_id, turn, call))
             else:
-                if turn.calls:
+                if turn.calls and not self._leads(part):
                     self._notes[CALLS] = None
                 turn.shown.append(SentPart(part, index))
         for id_, turn, call in reversed(made):  # of two with one id in a message the first is answered first
             self._waiting.setdefault(id_, []).append((message.group, turn, call))
 
-    def _parts(self, message: PromptMessage) -> Sequence[Part]:
+    def _leads(self, one: Part) -> bool:
+        """Return whether a part belongs to the call that follows it."""
+        return False
+
+    def _parts(self, message: PromptMessage) -> Iterable[Part]:
         """Return the parts of a message, with each recalled passage by itself where these are cited."""
         if not self._cited or message.role is not Role.USER:
             return message.parts
@@ -196,7 +206,7 @@ class Arranging:
         self._first = SentPart(part, index), message.sources
         return True
 
-    def _turn(self, role: Role, message: PromptMessage) -> _Turn:
+    def _turn(self, role: Role, message: PromptMessage) -> Turn:
         """Return the turn that goes on, or begin one.
 
         Calls that follow calls are parallel to them; words that follow calls are said after the answers.
@@ -209,7 +219,7 @@ class Arranging:
                 call.result for call in last.calls
             ):
                 return last
-        self._turns.append(_Turn(role))
+        self._turns.append(Turn(role))
         return self._turns[-1]
 
     def _answer(self, result: ToolResult, index: int, message: PromptMessage) -> None:
@@ -231,7 +241,7 @@ class Arranging:
             turn.shown.append(SentPart(Text(wrap(output, ORPHAN)), index))
             turn.sources.update(dict.fromkeys(message.sources))
 
-    def _open(self, id_: str, group: str | None) -> tuple[_Turn, _Call] | None:
+    def _open(self, id_: str, group: str | None) -> tuple[Turn, _Call] | None:
         """Return the latest open call that an answer may be to, open no more: of its group where both have one."""
         waiting = self._waiting.get(id_, [])
         for at in range(len(waiting) - 1, -1, -1):
@@ -325,7 +335,7 @@ class Arranging:
     def _trim(self) -> None:
         """Leave out reasoning where it is refused: not first, last, or in an answer that the model is to go on with."""
         last = True
-        kept: list[_Turn] = []
+        kept: list[Turn] = []
         for turn in reversed(self._turns):
             if turn.role is Role.ASSISTANT:
                 self._trim_turn(turn, open_=last and not turn.calls)
@@ -340,7 +350,7 @@ class Arranging:
                 self._notes[ENDS] = None
                 kept[-1].shown[-1] = SentPart(Text(final.text.rstrip()), index)
 
-    def _trim_turn(self, turn: _Turn, *, open_: bool) -> None:
+    def _trim_turn(self, turn: Turn, *, open_: bool) -> None:
         shown = turn.shown
         if self._first is not None and any(map(_compacts, shown)):
             self._notes[NEWER] = None
@@ -358,7 +368,7 @@ class Arranging:
 
     def _place(self) -> None:
         """Join turns of one role, and tell as the user what the system may not say where it stands."""
-        found: list[_Turn] = []
+        found: list[Turn] = []
         for at, turn in enumerate(self._turns):
             if turn.role is Role.SYSTEM and at > 0 and not self._may_stand(found, at):
                 self._notes[TOLD] = None
@@ -384,7 +394,7 @@ class Arranging:
             first, sources = self._first
             first = first._replace(at=_first(found[at]) if len(found) > at else first.at)
             if len(found) == at or found[at].role is not Role.ASSISTANT:
-                found.insert(at, _Turn(Role.ASSISTANT))
+                found.insert(at, Turn(Role.ASSISTANT))
             found[at].shown.insert(0, first)
             found[at].sources = {**dict.fromkeys(sources), **found[at].sources}
         elif (
@@ -394,9 +404,9 @@ class Arranging:
         ):
             self._notes[BEGUN] = None
             opening = SentPart(Text(BEGINNING), _first(found[at]))
-            found.insert(at, _Turn(Role.USER, [opening]))
+            found.insert(at, Turn(Role.USER, [opening]))
 
-    def _may_stand(self, before: Sequence[_Turn], at: int) -> bool:
+    def _may_stand(self, before: Sequence[Turn], at: int) -> bool:
         """Whether a system message is taken: behind one of the user, and before one of the assistant or last."""
         after = self._turns[at + 1 : at + 2]
         behind = before[-1].role is Role.USER or bool(before[-1].calls)
@@ -430,7 +440,7 @@ class Arranging:
                 continue
             if results:
                 yield SentMessage(Role.USER, tuple(results), (), len(results), tuple(answered))
-            calls = [SentPart(call.part, call.at) for call in turn.calls]
+            calls = [one for call in turn.calls for one in (*call.lead, SentPart(call.part, call.at))]
             yield SentMessage(turn.role, (*turn.shown, *calls), tuple(turn.sources))
             results = [SentPart(call.result, call.answer) for call in turn.calls if call.result is not None]
             answered = turn.answered
@@ -479,5 +489,5 @@ def _compaction(one: SentPart) -> bool:
     return block is not None and block["type"] == "compaction"
 
 
-def _first(turn: _Turn) -> int:
+def _first(turn: Turn) -> int:
     return turn.shown[0].at if turn.shown else turn.calls[0].at
