@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from acms import open_storage
 from acms.codecs import OpenAIChat, OpenAIResponses, Tool
 from acms.errors import PayloadError, ValidationError
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, PromptMessage
+from acms.sync import ACMS, Prompt
 from tests.providers import prompts
 
 CHAT = OpenAIChat("gpt-4o")
@@ -761,3 +763,23 @@ class TestResponsesRefuses:
     def test_a_text_is_a_message_of_the_user(self) -> None:
         assert plain(RESPONSES.parse({"input": "hi"})) == plain([user("hi")])
         assert RESPONSES.count({"input": "hi"}) == RESPONSES.count({"input": [SAID]})
+
+
+@both
+def test_parallel_calls_keep_the_order_in_which_they_were_handed_over(codec: Any) -> None:
+    items = [
+        {"role": "user", "content": "q"},
+        *({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"} for id in ("c1", "c2")),
+        *({"type": "function_call_output", "call_id": id, "output": id} for id in ("c1", "c2")),
+        {"role": "user", "content": "n"},
+    ]
+    session = ACMS("s", open_storage("memory://"), None)
+    for item in items:
+        session.ingest(item)
+    payload = Prompt(codec).history(session).render(budget=4_000).payload
+    if codec is RESPONSES:
+        assert [item.get("call_id") for item in payload["input"]] == [None, "c1", "c2", "c1", "c2", None]
+    else:
+        roles = [message["role"] for message in payload["messages"]]
+        assert roles == ["user", "assistant", "tool", "tool", "user"]
+    assert codec.normal(codec.parse(payload)) == codec.parse(payload)

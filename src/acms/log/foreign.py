@@ -66,7 +66,10 @@ def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = Non
     place = Place(field, keep)
     if message.get("object") == WINDOW:
         given = {name: value for name, value in message.items() if name not in ("created_at", "metadata")}
-        return [_keyed(_window(message, place._replace(vendor="openai-responses")), given)]
+        turn = _window(message, place._replace(vendor="openai-responses"))
+        if not given.get("id"):  # known by what it ends with
+            given["id"] = message["output"][-1].get("id")
+        return [_keyed(turn, given)]
     if (
         found is None
         and "role" in message

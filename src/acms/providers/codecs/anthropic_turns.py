@@ -197,7 +197,8 @@ class Arranging:
         It is signed, or of a log, where what it stands for is left out and other things may stand in front of it.
         """
         signed = anthropic_blocks.comes_first(part)
-        if signed is None or not (signed or message.sources):
+        summary = message.sources and all(isinstance(one, Raw) for one in message.parts)
+        if signed is None or not (signed or summary):
             return False
         if self._first is not None:
             self._notes[NEWER] = None

@@ -306,12 +306,13 @@ def _joins(before: PromptMessage, message: PromptMessage) -> bool:
 
 
 def _join(before: PromptMessage, message: PromptMessage) -> PromptMessage:
-    # Calls, if there are any, are in the later one: the group is theirs.
+    # Calls are in the later one, and the group is theirs; calls in both were made side by side.
+    both = any(isinstance(part, ToolCall) for part in before.parts)
     return PromptMessage(
         role=Role.ASSISTANT,
         parts=(*before.parts, *message.parts),
         sources=(*before.sources, *(id for id in message.sources if id not in before.sources)),
-        group=message.group,
+        group=None if both else message.group,
     )
 
 
