@@ -191,7 +191,7 @@ class OpenAICodec(ABC):
                 return message
         said = self._parts(message, note)
         if message.role is Role.TOOL:
-            said = list[Part]([_answer(said)])
+            said = [_answer(said), *[part for part in said if isinstance(part, Media)]]
         elif not said:
             note("a message with nothing to send is left out")
             return None
@@ -538,7 +538,7 @@ def _prefixed(said: list[Part], name: str) -> list[Part]:
 
 
 def _answer(said: Sequence[Part]) -> ToolResult:
-    """Return the one result of a tool message, with the texts around it."""
+    """Return the one result of a tool message, with the texts around it; media stand beside it."""
     call_id, lines = "", list[str]()
     for part in said:
         if isinstance(part, ToolResult):
