@@ -191,7 +191,7 @@ class OpenAICodec(ABC):
                 return message
         said = self._parts(message, note)
         if message.role is Role.TOOL:
-            said = [_answer(said), *[part for part in said if isinstance(part, Media)]]
+            said = list[Part]([_answer(said), *[part for part in said if isinstance(part, Media)]])
         elif not said:
             note("a message with nothing to send is left out")
             return None
