@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from acms.compaction import span
 from acms.log import in_force, read, trust
-from acms.log.compacted import KEY, REDACTED, compaction
+from acms.log.compacted import REDACTED, compaction
 from acms.log.foreign import AS_GIVEN
+from acms.log.known import KEY
 from acms.log.validation import canonical_text
 from acms.model import ANY, Draft, Entry, Head, Json, Kind, Origin, Part, Privacy, Raw, Seen, Text
 from acms.nouns import episode_id

@@ -10,10 +10,8 @@ import json
 
 from acms.model import Json, Part, Raw
 
-__all__ = ["KEY", "REDACTED", "compaction", "item"]
+__all__ = ["REDACTED", "compaction", "item"]
 
-KEY = ":compaction"
-"""Behind the key of a message: the key of the summary that came with it."""
 REDACTED = "redacted-"
 """Before the vendor of a compaction of which something was taken out: its signature no longer holds."""
 

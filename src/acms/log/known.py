@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 
-from acms.log.compacted import KEY
 from acms.log.encoding import dump
 from acms.log.in_force import Cover
 from acms.model import (
@@ -33,6 +32,8 @@ from acms.model import (
 from acms.ports import StorageBackend
 
 SIZE = 16
+KEY = ":compaction"
+"""Behind the key of a message: the key of the summary that came with it."""
 
 
 @dataclass(slots=True)

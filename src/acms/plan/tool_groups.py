@@ -56,7 +56,7 @@ def parallel(units: Sequence[Atom]) -> list[Atom]:
             found.append(unit)
             made, answered = 0, 0
         elif max(made, unit.first) < min(answered, unit.last):
-            found[-1] = _beside(found[-1], unit)
+            found[-1] = _merged(found[-1], unit)
             made, answered = max(made, unit.first), min(answered, unit.last)
         else:
             found.append(unit)
@@ -73,7 +73,7 @@ def _alone(unit: Atom) -> bool:
     return sum(isinstance(part, ToolCall) for part in parts) == 1 and not is_placeholder(messages[1])
 
 
-def _beside(before: Atom, unit: Atom) -> Atom:
+def _merged(before: Atom, unit: Atom) -> Atom:
     """Put a call and its answer into the unit of calls that were made beside it."""
     call, answer = unit.messages
     half = len(before.messages) // 2

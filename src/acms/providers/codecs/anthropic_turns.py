@@ -63,7 +63,7 @@ class _Call:
     #: Number of the message that answered it.
     answer: int = 0
     #: What stands in front of it, and belongs to it.
-    lead: tuple[SentPart, ...] = ()
+    prefix: tuple[SentPart, ...] = ()
 
 
 @dataclass(slots=True)
@@ -169,19 +169,22 @@ class Arranging:
                 said, name = anthropic_blocks.named(name, part), ""
                 turn.shown += [SentPart(one, index) for one in said]
             elif isinstance(part, ToolCall):
-                call = _Call(part, index)
-                if turn.shown and turn.shown[-1].at == index and self._leads(turn.shown[-1].part):
-                    call.lead = (turn.shown.pop(),)
+                call = _Call(part, index, prefix=self._taken(turn, index))
                 turn.calls.append(call)
                 made.append((part.call_id, turn, call))
             else:
-                if turn.calls and not self._leads(part):
+                if turn.calls and not self._precedes(part):
                     self._notes[CALLS] = None
                 turn.shown.append(SentPart(part, index))
         for id_, turn, call in reversed(made):  # of two with one id in a message the first is answered first
             self._waiting.setdefault(id_, []).append((message.group, turn, call))
 
-    def _leads(self, one: Part) -> bool:
+    def _taken(self, turn: Turn, index: int) -> tuple[SentPart, ...]:
+        """Take what belongs to the call that follows it from the end of what a message shows."""
+        last = turn.shown[-1] if turn.shown else None
+        return (turn.shown.pop(),) if last and last.at == index and self._precedes(last.part) else ()
+
+    def _precedes(self, one: Part) -> bool:
         """Return whether a part belongs to the call that follows it."""
         return False
 
@@ -260,15 +263,7 @@ class Arranging:
             case Media():
                 return self._media(one, role)
             case Raw():
-                block = anthropic_blocks.verbatim(one)
-                if block is None:
-                    return None if one.vendor == AS_GIVEN else self._without(FOREIGN)
-                user = role is not Role.ASSISTANT
-                if role is Role.SYSTEM or not anthropic_blocks.fits(block, user=user):
-                    return self._without(MISFITS)
-                if not self._reasoning and anthropic_blocks.thinks(one):
-                    return self._without(UNSENT)
-                return anthropic_blocks.part(block)
+                return self._item(one, role)
             case Reasoning():
                 if not one.signature:
                     return self._without(UNSIGNED)
@@ -281,6 +276,17 @@ class Arranging:
         if not self._reasoning and anthropic_blocks.thinks(one):
             return self._without(UNSENT)
         return one
+
+    def _item(self, one: Raw, role: Role) -> Part | None:
+        """Return an item of the vendor as it can be sent by a role; None when it cannot."""
+        block = anthropic_blocks.verbatim(one)
+        if block is None:
+            return None if one.vendor == AS_GIVEN else self._without(FOREIGN)
+        if role is Role.SYSTEM or not anthropic_blocks.fits(block, user=role is Role.USER):
+            return self._without(MISFITS)
+        if not self._reasoning and anthropic_blocks.thinks(one):
+            return self._without(UNSENT)
+        return anthropic_blocks.part(block)
 
     def _media(self, one: Media, role: Role) -> Part:
         """Return media as a user can show it, else a mention of it."""
@@ -441,7 +447,7 @@ class Arranging:
                 continue
             if results:
                 yield SentMessage(Role.USER, tuple(results), (), len(results), tuple(answered))
-            calls = [one for call in turn.calls for one in (*call.lead, SentPart(call.part, call.at))]
+            calls = [one for call in turn.calls for one in (*call.prefix, SentPart(call.part, call.at))]
             yield SentMessage(turn.role, (*turn.shown, *calls), tuple(turn.sources))
             results = [SentPart(call.result, call.answer) for call in turn.calls if call.result is not None]
             answered = turn.answered

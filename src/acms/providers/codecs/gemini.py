@@ -101,7 +101,7 @@ class _Turns(Arranging):
     def _trim_turn(self, turn: Turn, *, open_: bool) -> None:
         """Leave everything where it is: thoughts are sent with their signatures only."""
 
-    def _leads(self, one: Part) -> bool:
+    def _precedes(self, one: Part) -> bool:
         return isinstance(one, Raw) and signature(one) is not None
 
     def _sendable(self, one: Media) -> Media | None:
@@ -449,8 +449,13 @@ def _read(parts: Sequence[Mapping[str, Any]]) -> list[Part]:
             case {"text": str(text)}:
                 found.append(Text(text))
             case _:
-                own = {name: value for name, value in one.items() if name != SIGNATURE}
-                if _OWN.isdisjoint(own):
-                    raise PayloadError("is no part that a message of ACMS has", field="contents")
-                found.append(Raw(VENDOR, blocks.dump(own)))
+                found.append(_made(one))
     return found
+
+
+def _made(one: Mapping[str, Any]) -> Raw:
+    """Read a part that the model made with a tool of the provider's own; `PayloadError` for any other."""
+    own = {name: value for name, value in one.items() if name != SIGNATURE}
+    if _OWN.isdisjoint(own):
+        raise PayloadError("is no part that a message of ACMS has", field="contents")
+    return Raw(VENDOR, blocks.dump(own))
