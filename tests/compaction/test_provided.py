@@ -262,3 +262,39 @@ async def test_a_call_that_was_passed_over_is_shown_with_its_answer_behind_it() 
     assert made.spans == ((2, 9), (11, 11))
     await session.ingest("tool", "APPROVED by Ann", tool_call_id="c1")
     assert [item.content for item in await session.window(900)][-2:] == ["approve({})", "APPROVED by Ann"]
+
+
+@pytest.mark.parametrize(
+    "compacted",
+    [
+        {"type": "compaction", "id": "cmp_9", "encrypted_content": "gAAA"},
+        {"id": "cmp_9", "role": "assistant", "content": [BLOCK, {"type": "text", "text": "Go on."}]},
+    ],
+)
+async def test_a_list_of_what_was_taken_in_one_by_one_adds_what_is_new(compacted: dict[str, Any]) -> None:
+    session = ACMS("day", open_storage("memory://"), None)
+    items = [
+        {"id": "m_1", "role": "user", "content": "hi"},
+        {"id": "m_2", "role": "assistant", "content": "hello"},
+        compacted,
+        {"id": "m_3", "role": "user", "content": "more"},
+    ]
+    for item in items:
+        await session.ingest(item)
+    before = (await session.history()).entries
+    done = await session.sync(items)
+    assert (done.appended, done.replaced) == ((), ())
+    assert (await session.history()).entries == before
+    done = await session.sync([*items, {"id": "m_4", "role": "assistant", "content": "yes"}])
+    assert (len(done.appended), done.replaced, done.inserted) == (1, (), ())
+    assert (await session.get("cmp_9")).version in (3, 4)
+
+
+async def test_a_window_that_is_handed_over_again_is_known_by_its_compaction() -> None:
+    session = await talk(open_storage("memory://"))
+    user = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}]}
+    window = {"object": "response.compaction", "output": [user, ITEM]}
+    first = await session.ingest(window)
+    await session.ingest("user", "And lathe 9?")
+    assert await session.ingest(window) == first
+    assert "And lathe 9?" in json.dumps(await sent(session, RESPONSES))

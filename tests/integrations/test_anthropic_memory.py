@@ -40,7 +40,7 @@ async def test_every_command_and_what_it_answers() -> None:
     created = await told(tool, "create", path=A, file_text="Likes tea.\nLives in Ulm.\n")
     assert created == f"File created successfully at: {A}"
     assert "already exists" in await refused(tool, "create", path=A, file_text="x")
-    assert "already exists" in await refused(tool, "create", path=f"{A}/b.md", file_text="x")
+    assert "is a file" in await refused(tool, "create", path=f"{A}/b.md", file_text="x")
     shown = await told(tool, "view", path=A)
     assert shown == (
         f"Here's the content of {A} with line numbers:\n     1\tLikes tea.\n     2\tLives in Ulm.\n     3\t"
@@ -231,3 +231,27 @@ async def test_random_commands_leave_what_the_tool_of_the_sdk_leaves(seed: int, 
         there = {f"/memories/{one.relative_to(tmp_path / 'memories')}": one.read_text()
                  for one in (tmp_path / "memories").rglob("*") if one.is_file()}  # fmt: skip
         assert after == there, command
+
+
+async def test_a_command_that_cannot_be_done_says_why() -> None:
+    tool = AsyncMemoryTool(memory())
+    await told(tool, "create", path=A, file_text="Likes tea.\nLives in Ulm.\n")
+    await told(tool, "create", path=B, file_text="x")
+    assert "is a file" in await refused(tool, "create", path=f"{A}/b.md", file_text="x")
+    assert "is a file" in await refused(tool, "rename", old_path=B, new_path=f"{A}/b.md")
+    assert "into itself" in await refused(
+        tool, "rename", old_path="/memories/notes", new_path="/memories/notes/n"
+    )
+    for path in ("/memories//a.md", "/memories/./a.md"):
+        assert "escape" not in await refused(tool, "view", path=path)
+    for lines in ([3, 2], [0, 2], [9, 9], [1], "ab"):
+        assert "view_range" in await refused(tool, "view", path=A, view_range=lines)
+    assert "file_text" in await refused(tool, "create", path="/memories/c.md")
+    assert "insert_line" in await refused(tool, "insert", path=A, insert_text="x")
+
+
+async def test_a_replacement_without_a_new_text_deletes_the_old_one() -> None:
+    tool = AsyncMemoryTool(memory())
+    await told(tool, "create", path=A, file_text="Likes tea. Lives in Ulm.")
+    await told(tool, "str_replace", path=A, old_str="Likes tea. ")
+    assert (await told(tool, "view", path=A)).endswith("\tLives in Ulm.")

@@ -17,6 +17,7 @@ from acms.errors import ConfigurationError, ValidationError
 from acms.log import foreign
 from acms.log.encoding import entry_to_json
 from acms.model import Entry
+from acms.prompt import Prompt
 from acms.prompt.steps import atoms, of_entry, sealed, uncovered
 from acms.storage import MemoryStorage
 from acms.text import chat_messages
@@ -347,3 +348,45 @@ async def test_media_cost_what_they_state() -> None:
         emitted = await session.messages("", budget=1_600)
         assert 0 < len(emitted) < 11
         assert chat_messages.tokens(emitted[-1:], session.counter) > chat_messages.PER_MEDIUM
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {
+            "type": "document",
+            "source": {"type": "text", "media_type": "text/plain", "data": "a"},
+            "title": "T",
+        },
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a"}},
+        {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "a"}]}},
+        {
+            "type": "document",
+            "source": {"type": "url", "url": "https://e.org/a.pdf"},
+            "title": "T",
+            "citations": {"enabled": True},
+        },
+        {
+            "type": "search_result",
+            "source": "https://e.org",
+            "title": "T",
+            "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            "citations": {"enabled": True},
+        },
+        {"type": "container_upload", "file_id": "file_1"},
+    ],
+)
+async def test_documents_and_search_results_of_the_user_go_back_to_claude_as_they_came(
+    block: dict[str, Any],
+) -> None:
+    session = ACMS("s", MemoryStorage(), None)
+    content = [{"type": "text", "text": "see"}, block, {"type": "text", "text": "q"}]
+    await session.ingest({"role": "user", "content": content})
+    codec = AnthropicMessages("claude-opus-5-5")
+    request = await Prompt(codec).history(session).render(budget=50_000)
+    assert request.payload["messages"] == [{"role": "user", "content": content}]
+    assert request.warnings == ()
+    assert codec.parse(request.payload) == codec.normal(codec.parse(request.payload))
+    if block["type"] != "container_upload":  # others read what is in it
+        other = await Prompt(OpenAIChat("gpt-5")).history(session).render(budget=50_000)
+        assert "a" in json.dumps(other.payload["messages"])

@@ -229,3 +229,19 @@ def test_every_call_is_followed_by_its_answers_and_nothing_is_lost(scopes: list[
         if isinstance(part, ToolResult)
     ]
     assert sorted(outputs) == sorted(told_first)
+
+
+def test_calls_that_were_made_side_by_side_stay_side_by_side() -> None:
+    made = [call("a"), call("b"), answer("a", "one"), answer("b", "two"), said("thanks")]
+    units = [Atom((message,), at, at) for at, message in enumerate(made, 1)]
+    found = joined(units)
+    assert told(found) == [["a", "b", "=one", "=two"], ["thanks"]]
+    assert joined(found) == found
+    ours = [Atom((made[0], made[2]), 1, 3), Atom((made[1], made[3]), 2, 4), Atom((made[4],), 5, 5)]
+    assert list(paired(Scope(id="t", children=tuple(ours))).children) == found
+
+
+def test_a_call_that_was_made_after_an_answer_stays_behind_it() -> None:
+    made = [call("a"), answer("a", "one"), call("b"), answer("b", "two")]
+    units = [Atom((message,), at, at) for at, message in enumerate(made, 1)]
+    assert told(joined(units)) == [["a", "=one"], ["b", "=two"]]

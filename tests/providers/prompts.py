@@ -98,7 +98,11 @@ raws: st.SearchStrategy[Raw] = st.sampled_from(
         Raw("anthropic", '{"type": "compaction", "content": "They met.", "signature": "c2ln"}'),
         Raw("anthropic", '{"type": "compaction", "content": "They parted."}'),
         Raw("anthropic", '{"type":"compaction","content":null}'),
+        Raw("anthropic", '{"type":"server_tool_use","id":"s_1","name":"web_search","input":{}}'),
+        Raw("anthropic", '{"type":"web_search_tool_result","tool_use_id":"s_1","content":[]}'),
+        Raw("anthropic", '{"type":"container_upload","file_id":"file_1"}'),
         Raw("gemini", '{"thoughtSignature":"c2ln"}'),
+        Raw("gemini", '{"executableCode":{"language":"PYTHON","code":"1"}}'),
         Raw("openai-responses", '{"type":"compaction","id":"cmp_1","encrypted_content":"gAAAAAB"}'),
     )
 )

@@ -273,6 +273,51 @@ def test_signed_reasoning_is_sent_back_where_the_model_takes_it() -> None:
     assert contents(told.render(messages)) == contents(payload)
 
 
+SEARCH = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"query": "x"}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": [{"encrypted_content": "AA"}]}
+
+
+def raw(block: dict[str, Json]) -> Raw:
+    return Raw("anthropic", json.dumps(block))
+
+
+def test_calls_of_the_providers_own_tools_go_back_to_it_with_their_results() -> None:
+    messages = [says("user", "q"), says("assistant", raw(SEARCH), raw(FOUND), "It is 7."), says("user", "n")]
+    payload = NEW.render(messages)
+    assert payload["messages"][1]["content"] == [SEARCH, FOUND, {"type": "text", "text": "It is 7."}]
+    assert NEW.notes(messages) == ()
+    assert NEW.parse(payload) == tuple([replace(one, sources=()) for one in NEW.normal(messages)])
+    assert NEW.count(payload).tokens <= NEW.base() + sum(map(NEW.cost, messages))
+
+
+def test_a_turn_that_the_provider_paused_goes_back_as_it_is() -> None:
+    thought = Reasoning("hm", "c2ln")
+    payload = NEW.render([says("user", "q"), says("assistant", thought, "I search.", raw(SEARCH))])
+    assert [block["type"] for block in payload["messages"][1]["content"]] == [
+        "thinking",
+        "text",
+        "server_tool_use",
+    ]
+
+
+def test_a_call_of_the_providers_own_tools_is_left_out_without_its_result_and_the_reverse() -> None:
+    messages = [
+        says("user", "q"),
+        says("assistant", "I search.", raw(SEARCH)),
+        says("user", "never mind"),
+        says("assistant", raw({**FOUND, "tool_use_id": "srv_2"}), "Well."),
+        says("user", "n"),
+    ]
+    assert [kind for _, kinds in contents(NEW.render(messages)) for kind in kinds] == [
+        "q",
+        "I search.",
+        "never mind",
+        "Well.",
+        "n",
+    ]
+    assert len(NEW.notes(messages)) == 1
+
+
 @pytest.mark.parametrize(
     "parts",
     [

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, Raw, ToolCall, ValidationError, open_storage
+from acms import ACMS, Raw, Role, Text, ToolCall, ValidationError, open_storage
 from acms.codecs import CacheRates, Exactness, Gemini, OpenAIChat, named
 from acms.errors import PayloadError
 from acms.prompt import Prompt
+from acms.prompt_types import PromptMessage
 from acms.providers.tokens import default_counter
 from tests.providers import validators
 
@@ -89,6 +90,64 @@ async def test_the_objects_of_the_sdk_and_calls_without_ids() -> None:
     assert [part.vendor for part in kept if isinstance(part, Raw)] == ["gemini"]
 
 
+SIGNED = {"thoughtSignature": "c2lnIEE="}
+CODE = {"executableCode": {"language": "PYTHON", "code": "1"}}
+RAN = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1"}}
+CALLED = {"toolCall": {"id": "t1", "toolType": "GOOGLE_SEARCH_WEB", "args": {}}}
+TOLD = {"toolResponse": {"id": "t1", "toolType": "GOOGLE_SEARCH_WEB", "response": {}}}
+PICTURE = {"fileData": {"mimeType": "image/png", "fileUri": "https://e.org/i.png"}}
+VIDEO = {"fileData": {"mimeType": "video/*", "fileUri": "https://www.youtube.com/watch?v=9hE5-98ZeCg"}}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [{**CODE, **SIGNED}, RAN, {"text": "x"}],
+        [{**CALLED, **SIGNED}, TOLD, {"text": "x"}],
+        [{"text": "hm", "thought": True, **SIGNED}, {"text": "x"}],
+        [{"text": "here"}, {**PICTURE, **SIGNED}],
+        [{"text": "", **SIGNED}, {"text": "x"}],
+        [{"text": "x"}, {"text": "", **SIGNED}],
+    ],
+)
+async def test_what_the_model_made_goes_back_with_its_signature_where_it_was(parts: list[Any]) -> None:
+    answer = {"role": "model", "parts": parts}
+    payload = await sent(
+        await logged(CONTENTS[0], answer, {"role": "model", "parts": [{"text": "y"}]}), budget=20_000
+    )
+    validators.gemini(payload)
+    assert payload["contents"][1]["parts"] == [*parts, {"text": "y"}]
+    assert CODEC.normal(CODEC.parse(payload)) == CODEC.parse(payload)
+
+
+async def test_the_signature_of_what_cannot_be_sent_goes_with_it() -> None:
+    said = (
+        PromptMessage(role=Role.USER, parts=(Text("q"),)),
+        PromptMessage(
+            role=Role.ASSISTANT,
+            parts=(Raw("gemini", json.dumps(SIGNED)), Text(" "), Text("x")),
+        ),
+    )
+    assert CODEC.render(said)["contents"][1]["parts"] == [{"text": "x"}]
+
+
+async def test_each_call_keeps_its_own_signature() -> None:
+    calls = [
+        {"functionCall": {"id": id, "name": "f", "args": {}}, "thoughtSignature": held}
+        for id, held in (("c1", "c2lnIEE="), ("c2", "c2lnIEI="))
+    ]
+    answers = [
+        {"functionResponse": {"id": id, "name": "f", "response": {"output": "1"}}} for id in ("c1", "c2")
+    ]
+    session = await logged(CONTENTS[0], {"role": "model", "parts": calls}, {"role": "user", "parts": answers})
+    assert (await sent(session))["contents"][1]["parts"] == calls
+
+
+async def test_files_are_fetched_from_the_web() -> None:
+    content = {"role": "user", "parts": [VIDEO, PICTURE, {"text": "q"}]}
+    assert (await sent(await logged(content), budget=20_000))["contents"] == [content]
+
+
 async def test_system_text_leads_or_is_told_and_tools_are_declared() -> None:
     tool = {"name": "f", "description": "Does it.", "parameters": {"type": "object", "properties": {}}}
     prompt = (
@@ -121,7 +180,7 @@ def test_what_the_api_refuses() -> None:
         with pytest.raises(PayloadError, match=why):
             CODEC.check({"contents": contents})
     with pytest.raises(PayloadError, match="no part"):
-        CODEC.parse({"contents": [{"role": "user", "parts": [{"executableCode": {}}]}]})
+        CODEC.parse({"contents": [{"role": "user", "parts": [{"videoMetadata": {}}]}]})
 
 
 async def test_counts_begin_with_an_estimate_and_learn() -> None:

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from acms import open_storage
 from acms.codecs import OpenAIChat, OpenAIResponses, Tool
 from acms.errors import PayloadError, ValidationError
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, PromptMessage
+from acms.sync import ACMS, Prompt
 from tests.providers import prompts
 
 CHAT = OpenAIChat("gpt-4o")
@@ -442,14 +444,15 @@ class TestVerbatim:
             {"type": "refusal", "refusal": "no"},
         ]
 
-    def test_the_output_of_a_call_is_read_as_text(self) -> None:
+    def test_the_output_of_a_call_is_read_as_text_with_its_media(self) -> None:
         output = [
             {"type": "input_text", "text": "see"},
             {"type": "input_image", "image_url": "https://example.com/a.png"},
             {"type": "input_image", "image_url": "https://example.com/b.png", "detail": "high"},
         ]
         found = RESPONSES.parse({"input": [ASKS, {**GETS, "output": output}]})
-        assert plain(found[1:]) == plain([answer("call_1", "see\n[image/*: https://example.com/a.png]")])
+        image = Media("image/*", "https://example.com/a.png")
+        assert plain(found[1:]) == plain([message(Role.TOOL, ToolResult("call_1", "see"), image)])
 
     @pytest.mark.parametrize(
         "item",
@@ -761,3 +764,46 @@ class TestResponsesRefuses:
     def test_a_text_is_a_message_of_the_user(self) -> None:
         assert plain(RESPONSES.parse({"input": "hi"})) == plain([user("hi")])
         assert RESPONSES.count({"input": "hi"}) == RESPONSES.count({"input": [SAID]})
+
+
+@both
+def test_parallel_calls_keep_the_order_in_which_they_were_handed_over(codec: Any) -> None:
+    items = [
+        {"role": "user", "content": "q"},
+        *({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"} for id in ("c1", "c2")),
+        *({"type": "function_call_output", "call_id": id, "output": id} for id in ("c1", "c2")),
+        {"role": "user", "content": "n"},
+    ]
+    session = ACMS("s", open_storage("memory://"), None)
+    for item in items:
+        session.ingest(item)
+    payload = Prompt(codec).history(session).render(budget=4_000).payload
+    if codec is RESPONSES:
+        assert [item.get("call_id") for item in payload["input"]] == [None, "c1", "c2", "c1", "c2", None]
+    else:
+        roles = [message["role"] for message in payload["messages"]]
+        assert roles == ["user", "assistant", "tool", "tool", "user"]
+    assert codec.normal(codec.parse(payload)) == codec.parse(payload)
+
+
+def test_responses_gets_images_of_tools_and_the_phase_of_an_answer_back() -> None:
+    plot = [
+        {"type": "input_text", "text": "here is the plot"},
+        {"type": "input_image", "detail": "auto", "image_url": "https://e.org/a.png"},
+    ]
+    said = {"type": "message", "role": "assistant", "phase": "commentary", "content": "I look."}
+    session = ACMS("s", open_storage("memory://"), None)
+    for item in (
+        {"role": "user", "content": "q"},
+        {**said, "id": "msg_1", "content": [{"type": "output_text", "text": "I look.", "annotations": []}]},
+        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": plot},
+    ):
+        session.ingest(item)
+    rendered = Prompt(RESPONSES).history(session).render(budget=20_000)
+    assert rendered.payload["input"][1] == said
+    assert rendered.payload["input"][3]["output"] == plot
+    assert rendered.warnings == ()
+    assert RESPONSES.normal(RESPONSES.parse(rendered.payload)) == RESPONSES.parse(rendered.payload)
+    other = Prompt(CHAT).history(session).render(budget=20_000)
+    assert other.payload["messages"][3]["content"] == "[image/*: https://e.org/a.png]\nhere is the plot"

@@ -288,6 +288,9 @@ def _responses_message(item: Json) -> None:
 # ── Gemini ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_MADE = {"executableCode", "codeExecutionResult", "toolCall", "toolResponse"}
+
+
 def gemini(payload: Json) -> None:
     """Raise `Refused` when `generateContent` would refuse the request; [G] is its reference, [F] function calling."""
     _must(payload.keys() <= {"contents", "config"}, "[G] has only known arguments")
@@ -303,10 +306,10 @@ def gemini(payload: Json) -> None:
     for content in contents:
         _keys(content, {"role", "parts"}, set(), "[G] a content")
         _must(content["parts"], "[G] a content has a part")
-        kinds = [next(iter(part.keys() - {"thoughtSignature"})) for part in content["parts"]]
+        kinds = [next(iter(part.keys() - {"thoughtSignature", "thought"})) for part in content["parts"]]
         of = {
             "user": {"text", "inlineData", "fileData", "functionResponse"},
-            "model": {"text", "functionCall"},
+            "model": {"text", "functionCall", "inlineData", "fileData", *_MADE},
         }
         _must(set(kinds) <= of[content["role"]], "[G] a part that the role has")
         for part, kind in zip(content["parts"], kinds, strict=True):
@@ -326,10 +329,11 @@ _TOOL_ID = re.compile(
     r"[a-zA-Z0-9_-]+\Z"
 )  # [E] "tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
 _THOUGHTS = ("thinking", "redacted_thinking")
+_SERVED = ("server_tool_use", "web_search_tool_result")
 _BLOCKS = {
     # [A] content block types by role; [E] "`tool_use` blocks can only be in `assistant` messages" and the reverse
-    "user": {"text", "image", "document", "tool_result", "search_result"},
-    "assistant": {"text", "tool_use", "compaction", *_THOUGHTS},
+    "user": {"text", "image", "document", "tool_result", "search_result", "container_upload"},
+    "assistant": {"text", "tool_use", "compaction", *_SERVED, *_THOUGHTS},
     "system": {"text"},
 }
 
@@ -362,6 +366,7 @@ def anthropic(payload: Json, *, prefill: bool = False, system: bool = False) -> 
             _block(block)
         if message["role"] == "assistant":
             _answer(message["content"])
+    _served(messages)
     _compactions(messages)
     begins = messages[0]["content"][0]["type"] == "compaction"
     _must(messages[0]["role"] == "user" or begins, "[A] the first message is the user's")
@@ -375,6 +380,8 @@ def anthropic(payload: Json, *, prefill: bool = False, system: bool = False) -> 
         final = last["content"][-1]
         if final["type"] == "compaction":  # [A] "pause_after_compaction": the next request ends with it
             return _breakpoints(payload)
+        if final["type"] in _SERVED:  # [A] "pause_turn": the answer is given back as it is
+            return _breakpoints(payload)
         _must(prefill, "[E] This model does not support assistant message prefill")
         kinds = {block["type"] for block in last["content"]}
         _must(kinds <= {"text", "compaction"}, "[E] a final answer has no thinking")
@@ -382,6 +389,19 @@ def anthropic(payload: Json, *, prefill: bool = False, system: bool = False) -> 
         # [E] "messages: final assistant content cannot end with trailing whitespace"
         _must(text == text.rstrip(), "[E] a final answer does not end in white space")
     _breakpoints(payload)
+
+
+def _served(messages: Json) -> None:
+    # [E] "`web_search` tool use with id … was found without a corresponding `web_search_tool_result` block"
+    open_: set[str] = set()
+    for at, message in enumerate(messages):
+        for block in message["content"]:
+            if block["type"] == "server_tool_use":
+                open_.add(block["id"])
+            elif block["type"] in _SERVED:
+                open_.discard(block["tool_use_id"])
+        spoken = any(block["type"] != "tool_result" for block in message["content"])
+        _must(not (open_ and spoken and message["role"] != "assistant" and at), "[E] a call has its result")
 
 
 def _compactions(messages: Json) -> None:
@@ -421,6 +441,11 @@ def _block(block: Json) -> None:
         _must(_FUNCTION_NAME.match(block["name"]), "[T] the name of a called tool is that of one")
         _must(isinstance(block["input"], dict), "[E] input is an object")
         json.dumps(block["input"], allow_nan=False).encode()
+    elif kind == "container_upload":
+        _keys(block, {"type", "file_id"}, marked, "[A] an uploaded file")
+    elif kind in _SERVED:
+        of = {"name", "input", "id"} if kind == "server_tool_use" else {"tool_use_id", "content"}
+        _keys(block, {"type", *of}, marked, "[A] a block of a server tool")
     elif kind == "search_result":
         _keys(block, {"type", "source", "title", "content"}, {"citations", *marked}, "[A] a search result")
         _must(block["source"] and block["title"] and block["content"], "[A] its fields say something")

@@ -16,6 +16,7 @@ from acms.compaction import span
 from acms.log import in_force, read, trust
 from acms.log.compacted import REDACTED, compaction
 from acms.log.foreign import AS_GIVEN
+from acms.log.known import KEY
 from acms.log.validation import canonical_text
 from acms.model import ANY, Draft, Entry, Head, Json, Kind, Origin, Part, Privacy, Raw, Seen, Text
 from acms.nouns import episode_id
@@ -28,9 +29,6 @@ from acms.write.episodes import Tail
 from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
 
 __all__ = ["holds", "ingest"]
-
-KEY = ":compaction"
-"""Behind the key of a message: the key of the summary that came with it."""
 
 Stored = Callable[[str, Delivered, int], Awaitable[list[MessageReceipt]]]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -36,10 +37,35 @@ def _checked(path: object) -> str:
     plain = path.rstrip("/") if isinstance(path, str) else ""
     if plain != ROOT and not plain.startswith(f"{ROOT}/"):
         raise ToolError(f"Path must start with {ROOT}, got: {path}")
-    strange = any(step in ("", ".", "..") or not step.isprintable() for step in plain.split("/")[1:])
-    if strange or "\\" in plain or unquote(plain) != plain:
+    steps = plain.split("/")[1:]
+    if ".." in steps or "\\" in plain or unquote(plain) != plain:
         raise ToolError(f"Path {path} would escape {ROOT} directory")
+    if any(step in ("", ".") or not step.isprintable() for step in steps):
+        raise ToolError(f"Path {path} must be written without //, . and control characters")
     return plain
+
+
+def _given(command: Any, name: str, kind: type, default: Any = None) -> Any:
+    """Return an argument of a command; `ToolError` for one that is missing, which the SDK does not check."""
+    value = getattr(command, name, None)
+    value = default if value is None else value
+    if not isinstance(value, kind):
+        raise ToolError(
+            f"Error: `{name}` is missing" if value is None else f"Error: Invalid `{name}` parameter"
+        )
+    return value
+
+
+def _range(lines: object, count: int) -> tuple[int, int]:
+    """Return the first and the last line to view; `ToolError` for a range that a file of so many lines has not."""
+    match lines:
+        case None:
+            return 1, count
+        case [int(first), int(last)] if 1 <= first <= count and (last == -1 or last >= first):
+            return first, count if last == -1 else last
+        case _:
+            said = f"{lines}. It should be two of the lines of the file, [1, {count}], or end in -1"
+            raise ToolError(f"Error: Invalid `view_range` parameter: {said}")
 
 
 def _digest(text: str) -> str:
@@ -75,14 +101,15 @@ class _Directory:
         """Return what a command is answered; `ToolError` says why it did nothing."""
         if command.command != "view" and not hasattr(self._memory, "replace"):
             raise ToolError("Error: this is a past version of the memory, it can only be viewed")
-        path = _checked(command.old_path if command.command == "rename" else command.path)
+        path = _checked(getattr(command, "old_path" if command.command == "rename" else "path", None))
+        text = partial(_given, command, kind=str)
         does: dict[str, Callable[[], Coroutine[Any, Any, str]]] = {
-            "view": lambda: self._view(path, command.view_range),
-            "create": lambda: self._create(path, command.file_text),
-            "str_replace": lambda: self._str_replace(path, command.old_str, command.new_str),
-            "insert": lambda: self._insert(path, command.insert_line, command.insert_text),
+            "view": lambda: self._view(path, getattr(command, "view_range", None)),
+            "create": lambda: self._create(path, text("file_text")),
+            "str_replace": lambda: self._str_replace(path, text("old_str"), text("new_str", default="")),
+            "insert": lambda: self._insert(path, _given(command, "insert_line", int), text("insert_text")),
             "delete": lambda: self._delete(path),
-            "rename": lambda: self._rename(path, _checked(command.new_path)),
+            "rename": lambda: self._rename(path, _checked(getattr(command, "new_path", None))),
         }
         try:
             return await does[command.command]()
@@ -104,7 +131,7 @@ class _Directory:
                 found.setdefault(path, entry)
         return found
 
-    async def _view(self, path: str, lines: Sequence[int] | None) -> str:
+    async def _view(self, path: str, lines: object) -> str:
         files = await self._files(path)
         if not files and path != ROOT:
             raise ToolError(f"The path {path} does not exist. Please provide a valid path.")
@@ -114,14 +141,12 @@ class _Directory:
         text = files[path].content
         found = text.split("\n")
         self._shown[path] = _digest(text)
-        first, last = lines if lines is not None and len(lines) == 2 else (1, -1)
-        shown = _numbered(found, max(1, first), len(found) if last == -1 else last)
+        first, last = _range(lines, len(found))
+        shown = _numbered(found, first, last)
         return f"Here's the content of {path} with line numbers:\n{shown}"
 
     async def _create(self, path: str, text: str, **noted: str) -> str:
-        above = {str(one) for one in PurePosixPath(path).parents}
-        if path == ROOT or await self._files(path) or not above.isdisjoint(await self._files()):
-            raise ToolError(f"Error: File {path} already exists")
+        await self._free(path)
         parts = [Text(text), _FILE]
         made = await self._memory.ingest(
             "assistant", parts=parts, actor_id=path, metadata={**noted, PATH: path}
@@ -131,6 +156,15 @@ class _Directory:
             raise ToolError(f"Error: File {path} already exists")
         self._shown[path] = _digest(text)
         return f"File created successfully at: {path}"
+
+    async def _free(self, path: str) -> None:
+        """Raise `ToolError` for a path at which no file can be made."""
+        files = await self._files()
+        for above in map(str, PurePosixPath(path).parents):
+            if above in files:
+                raise ToolError(f"Error: {above} is a file, so there can be nothing below it")
+        if path == ROOT or await self._files(path):
+            raise ToolError(f"Error: File {path} already exists")
 
     async def _edit(self, path: str, change: Callable[[str], str]) -> list[str]:
         """Replace the text of a file by what `change` makes of it, unless somebody else did; return its lines."""
@@ -183,8 +217,12 @@ class _Directory:
     async def _rename(self, old: str, new: str) -> str:
         """Move files, each written at its new path before the old one is taken back: nothing is lost in between."""
         moved = await self._files(old)
-        if moved and (new.startswith(f"{old}/") or await self._files(new)):
+        if moved and new.startswith(f"{old}/"):
+            raise ToolError(f"Error: Cannot move {old} into itself")
+        if moved and (new == ROOT or await self._files(new)):
             raise ToolError(f"Error: The destination {new} already exists")
+        if moved:
+            await self._free(new)
         for path, entry in moved.items():
             stored = (await self._memory.get(entry.id)).content
             await self._create(new + path[len(old) :], stored, renamed_from=entry.id)

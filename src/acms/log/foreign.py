@@ -66,7 +66,10 @@ def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = Non
     place = Place(field, keep)
     if message.get("object") == WINDOW:
         given = {name: value for name, value in message.items() if name not in ("created_at", "metadata")}
-        return [_keyed(_window(message, place._replace(vendor="openai-responses")), given)]
+        turn = _window(message, place._replace(vendor="openai-responses"))
+        if not given.get("id"):  # known by what it ends with
+            given["id"] = message["output"][-1].get("id")
+        return [_keyed(turn, given)]
     if (
         found is None
         and "role" in message
@@ -335,7 +338,10 @@ def _file(one: Mapping[str, Any], place: Place) -> list[Part] | None:
 
 
 def _block(one: Mapping[str, Any], place: Place) -> list[Part] | None:
-    """Read an image or a document of Anthropic; None for a source that is not known."""
+    """Read an image or a document of Anthropic; None for a source that is not known.
+
+    What says more than the texts in it says how many of the parts before are these: its codec puts it together again.
+    """
     source, at = one.get("source"), place.at("source")
     mime = "image/*" if one["type"] == "image" else "application/pdf"
     held: list[Part]
@@ -347,9 +353,11 @@ def _block(one: Mapping[str, Any], place: Place) -> list[Part] | None:
         case {"type": "file", "file_id": file}:
             held = [referred(file, mime, at.at("file_id"))]
         case {"type": "text", "data": data}:
-            held = [Text(at.at("data").text(data))]
+            held = [Text(at.at("data").text(data))] if data else []
+            return [*held, *_surplus({**one, "source": {**source, "data": len(held)}})]
         case {"type": "content", "content": content}:
             held = _contents(content, at.at("content"))[1]
+            return [*held, *_surplus({**one, "source": {**source, "content": len(held)}})]
         case _:
             return None
     return [*held, *_surplus(one, "source")]
@@ -362,7 +370,8 @@ def _compaction(one: Mapping[str, Any], place: Place) -> list[Part]:
 
 
 def _search_result(one: Mapping[str, Any], place: Place) -> list[Part]:
-    return [*_contents(one.get("content"), place.at("content"))[1], *_surplus(one, "content")]
+    held = _contents(one.get("content"), place.at("content"))[1]
+    return [*held, *_surplus({**one, "content": len(held)})]
 
 
 def _result(one: Mapping[str, Any], place: Place) -> Turn:

@@ -15,7 +15,7 @@ __all__ = ["SIGNATURE", "VENDOR", "read"]
 
 VENDOR = "gemini"
 SIGNATURE = "thoughtSignature"
-"""What a `Raw` part of Gemini holds: opaque, and for the part behind it."""
+"""What a `Raw` part of Gemini holds: opaque, and for the part behind it unless it has an empty text with it."""
 
 
 def read(message: Mapping[str, Any], place: Place, dump: Any) -> tuple[list[ToolResult], list[Part]]:
@@ -28,7 +28,8 @@ def read(message: Mapping[str, Any], place: Place, dump: Any) -> tuple[list[Tool
         held = _of(one, "thought_signature")
         if held:
             text = b64encode(held).decode() if isinstance(held, bytes) else at.at(SIGNATURE).text(held)
-            parts.append(Raw(VENDOR, dump({SIGNATURE: text})))
+            alone = {"text": ""} if _of(one, "text") == "" else {}
+            parts.append(Raw(VENDOR, dump({**alone, SIGNATURE: text})))
         call, answer = _of(one, "function_call"), _of(one, "function_response")
         if isinstance(call, Mapping):
             given = {
@@ -70,7 +71,7 @@ def _spoken(one: Mapping[str, Any], place: Place, dump: Any) -> Sequence[Part]:
     text, inline, file = _of(one, "text"), _of(one, "inline_data"), _of(one, "file_data")
     if isinstance(text, str):
         said = place.at("text").text(text)
-        return [Reasoning(said)] if one.get("thought") else [Text(said)] if said else []
+        return [] if not said else [Reasoning(said)] if one.get("thought") else [Text(said)]
     if isinstance(inline, Mapping):
         data = inline.get("data")
         written = b64encode(data).decode() if isinstance(data, bytes) else data

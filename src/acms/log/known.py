@@ -22,8 +22,10 @@ from acms.model import (
     Origin,
     Part,
     Privacy,
+    Raw,
     Role,
     State,
+    Text,
     ToolCall,
     ToolResult,
     named,
@@ -31,6 +33,8 @@ from acms.model import (
 from acms.ports import StorageBackend
 
 SIZE = 16
+KEY = ":compaction"
+"""Behind the key of a message: the key of the summary that came with it."""
 
 
 @dataclass(slots=True)
@@ -138,6 +142,19 @@ def _row(entry: Entry) -> Row:
     )
 
 
+def _items(entry: Entry) -> tuple[Part, ...]:
+    """Return the items of a provider that a summary holds."""
+    return tuple([part for part in entry.parts if isinstance(part, Raw)])
+
+
+def _compacted(entry: Entry) -> Row | None:
+    """Return a provider's compaction as the message that it was handed over as; None for every other summary."""
+    items = _items(entry)
+    if entry.key is None or not entry.key.endswith(KEY) or not items:
+        return None
+    return _row(replace(entry, role=Role.ASSISTANT, key=entry.key.removesuffix(KEY), content="", parts=items))
+
+
 class Known:
     """The messages of one log, in order; what was cleared is forgotten."""
 
@@ -165,20 +182,42 @@ class Known:
         if old is not None and old.version == head.version:
             return head
         after = 0 if old is None else old.version
-        entries = await storage.read(context, after=after, at=head.version, kinds=(Kind.MESSAGE,))
+        kinds = (Kind.MESSAGE, Kind.SUMMARY)
+        entries = await storage.read(context, after=after, at=head.version, kinds=kinds)
         cover = self.cover
         if head.rewrites != (0 if old is None else old.rewrites):
             cover = await cover_at(storage, context, head, head.version, searchable=True)
         if self._head is not old:  # another task was first
             return await self.catch_up(storage, context)
+        block: Entry | None = None
         for entry in entries:
-            if not entry.replaces:
-                row = _row(entry)
+            if entry.kind is Kind.SUMMARY:
+                block = entry
+                row = _compacted(entry)
+            else:
+                row = None if entry.replaces else _row(entry)
+                if row is not None and block is not None and entry.version == block.version + 1:
+                    row = self._whole(row, entry, block)
+            if row is not None:
                 self._told.append(row)
                 if row.key is not None:
                     self._keys[row.key] = row
         self._head, self.cover, self._rows = head, cover, None
         return head
+
+    def _whole(self, row: Row, entry: Entry, block: Entry) -> Row:
+        """Return the row of a message as it was handed over: with the compaction that came with it, if one did."""
+        if (
+            row.key is None
+            or not self._told
+            or self._told[-1].first != block.id
+            or self._told[-1].key != row.key
+        ):
+            return row
+        self._told.pop()
+        said = entry.parts or (Text(entry.content),)
+        row.body = body(entry.role or Role.USER, entry.content, (*_items(block), *said))
+        return row
 
     def under(self, key: str) -> Row | None:
         """Return what was said under a caller's key; None when nothing was."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from operator import is_
 
 from acms.model import Part, Role, Text, ToolCall, ToolResult
@@ -21,7 +22,8 @@ def atoms(messages: Sequence[PromptMessage]) -> list[Atom]:
 
     Answers stand directly behind their call, in the order of the calls; one answers the nearest call before it that
     has its id, is open, and has its group where both have one. A call that nothing answers gets a placeholder; an
-    answer to no call, and a second one to the same, becomes text of the user in marks.
+    answer to no call, and a second one to the same, becomes text of the user in marks. Calls that were made one after
+    the other before any of them was answered stay together, in one unit, their answers behind the last of them.
     """
     return joined([Atom((message,)) for message in messages])
 
@@ -39,7 +41,51 @@ def joined(units: Sequence[Atom]) -> list[Atom]:
             found.append(unit)
         else:
             found += draft.written()
+    return parallel(found)
+
+
+def parallel(units: Sequence[Atom]) -> list[Atom]:
+    """Return units in which calls that were made side by side, each a message of its own, are one.
+
+    They are where all were made before the first answer came, as the versions of the units say.
+    """
+    found: list[Atom] = []
+    made, answered = 0, 0  # version of the last call of the newest unit, and of its first answer
+    for unit in units:
+        if not _alone(unit):
+            found.append(unit)
+            made, answered = 0, 0
+        elif max(made, unit.first) < min(answered, unit.last):
+            found[-1] = _merged(found[-1], unit)
+            made, answered = max(made, unit.first), min(answered, unit.last)
+        else:
+            found.append(unit)
+            made, answered = unit.first, unit.last
     return found
+
+
+def _alone(unit: Atom) -> bool:
+    """Return whether a unit is a message that makes one call, and its answer."""
+    messages = unit.messages
+    if len(messages) != 2 or messages[1].role is not Role.TOOL or not unit.first:
+        return False
+    parts = messages[0].parts
+    return sum(isinstance(part, ToolCall) for part in parts) == 1 and not is_placeholder(messages[1])
+
+
+def _merged(before: Atom, unit: Atom) -> Atom:
+    """Put a call and its answer into the unit of calls that were made beside it."""
+    call, answer = unit.messages
+    half = len(before.messages) // 2
+    calls, answers = before.messages[:half], before.messages[half:]
+    ordered = (call, *calls) if unit.first < before.first else (*calls, call)
+    return Atom(
+        (*ordered, *answers, answer),
+        min(before.first, unit.first),
+        max(before.last, unit.last),
+        before.before,
+        before.mandatory or unit.mandatory,
+    )
 
 
 def paired(tree: Scope) -> Scope:
@@ -51,7 +97,7 @@ def paired(tree: Scope) -> Scope:
     pairing = _Pairing()
     drafts: list[_Draft | None] = []
     _read(tree, pairing, drafts)
-    return _written(tree, iter(drafts)) if any(drafts) else tree
+    return _written(tree, iter(drafts))
 
 
 def is_placeholder(message: PromptMessage) -> bool:
@@ -118,20 +164,31 @@ def _written(scope: Scope, drafts: Iterator[_Draft | None]) -> Scope:
             children.append(_written(node, drafts))
         else:
             children.append(node)
+    children = _runs(children)
     same = len(children) == len(scope.children) and all(map(is_, children, scope.children))
     return scope if same else replace(scope, children=tuple(children))
 
 
-class _Call:
-    """A tool call and the answer it has so far."""
+def _runs(children: Sequence[Node]) -> list[Node]:
+    """Return the nodes of a scope with calls that were made side by side in one unit."""
+    found: list[Node] = []
+    for atoms_, run in groupby(children, lambda node: type(node) is Atom):
+        nodes = list(run)
+        found += parallel([node for node in nodes if isinstance(node, Atom)]) if atoms_ else nodes
+    return found
 
-    __slots__ = ("answer", "draft", "group", "id")
+
+class _Call:
+    """A tool call and the answer it has so far, and which of the messages read is the answer."""
+
+    __slots__ = ("answer", "at", "draft", "group", "id")
 
     def __init__(self, id: str, group: str | None, draft: _Draft) -> None:
         self.id = id
         self.group = group
         self.draft = draft
         self.answer: PromptMessage | None = None
+        self.at = 0
 
     def placeholder(self) -> PromptMessage:
         return PromptMessage(role=Role.TOOL, parts=(ToolResult(self.id, NO_RESULT),), group=self.group)
@@ -144,8 +201,8 @@ class _Draft:
 
     def __init__(self, unit: Atom) -> None:
         self.unit = unit
-        #: Messages in order, each with the calls it makes.
-        self.lines: list[tuple[PromptMessage, Sequence[_Call]]] = []
+        #: Messages in order, each with the calls it makes, and which of the messages read it is.
+        self.lines: list[tuple[PromptMessage, Sequence[_Call], int]] = []
         #: Units that gave an answer to a call of this one.
         self.joins: list[Atom] = []
 
@@ -153,10 +210,14 @@ class _Draft:
         if not self.lines:
             return ()
         messages: list[PromptMessage] = []
-        for message, calls in self.lines:
+        waiting: list[_Call] = []
+        for message, calls, at in self.lines:
+            if not (calls and waiting and all(call.answer and call.at > at for call in waiting)):
+                messages += [call.answer or call.placeholder() for call in waiting]
+                waiting = []
             messages.append(message)
-            for call in calls:
-                messages.append(call.answer or call.placeholder())
+            waiting += calls
+        messages += [call.answer or call.placeholder() for call in waiting]
         unit = self.unit
         if not self.joins and len(messages) == len(unit.messages):
             same = all(map(is_, messages, unit.messages))
@@ -177,10 +238,12 @@ class _Pairing:
 
     def __init__(self) -> None:
         self._open: dict[str, list[_Call]] = {}
+        self._at = 0
 
     def read(self, unit: Atom) -> _Draft:
         draft = _Draft(unit)
         for message in unit.messages:
+            self._at += 1
             parts = message.parts
             if message.role is Role.TOOL:
                 self._answers(message, draft)
@@ -193,13 +256,13 @@ class _Pairing:
                 ]
                 for call in reversed(calls):  # of two with one id in a message the first is answered first
                     self._open.setdefault(call.id, []).append(call)
-                draft.lines.append((kept, calls))
+                draft.lines.append((kept, calls, self._at))
             elif any(type(part) is ToolResult for part in parts):
                 kept = self._without_results(message, draft)
                 if kept.parts:
-                    draft.lines.append((kept, ()))
+                    draft.lines.append((kept, (), self._at))
             else:
-                draft.lines.append((message, ()))
+                draft.lines.append((message, (), self._at))
         return draft
 
     def _without_results(self, message: PromptMessage, draft: _Draft) -> PromptMessage:
@@ -219,7 +282,7 @@ class _Pairing:
             (only,) = message.parts
             call = self._call(only.call_id, message.group) if isinstance(only, ToolResult) else None
             if call is not None:
-                call.answer = message
+                call.answer, call.at = message, self._at
                 if call.draft is not draft:
                     call.draft.joins.append(draft.unit)
                 return
@@ -231,6 +294,7 @@ class _Pairing:
             if call is None:
                 stray.append(part.output)
                 continue
+            call.at = self._at
             call.answer = replace(message, role=Role.TOOL, parts=(*others, part), tokens=None, counter="")
             others = ()
             if call.draft is not draft:
@@ -249,7 +313,7 @@ class _Pairing:
                 tokens=None,
                 counter="",
             )
-            draft.lines.append((orphan, ()))
+            draft.lines.append((orphan, (), self._at))
 
     def _call(self, id: str, group: str | None) -> _Call | None:
         """Return the nearest open call that an answer can belong to, which it closes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Literal
 
@@ -168,7 +169,18 @@ class AnthropicMessages:
 
     def _arrange(self, messages: Sequence[PromptMessage]) -> Arranged:
         system, reasoning = self._family.system, self._family.reasoning
-        return arrange(messages, system=system, reasoning=reasoning, cited=self.search_results)
+        said = [self._folded(message) for message in messages]
+        return arrange(said, system=system, reasoning=reasoning, cited=self.search_results)
+
+    def _folded(self, message: PromptMessage) -> PromptMessage:
+        """Return a message of the user whose documents and search results are what they came as."""
+        parts = message.parts
+        if message.role is not Role.USER or (found := anthropic_blocks.folded(parts)) is parts:
+            return message
+        for one in parts:
+            if isinstance(one, Media):
+                self._sizes.state(one)
+        return replace(message, parts=tuple(found), tokens=None, counter="")
 
     # ── what it costs ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -183,6 +195,7 @@ class AnthropicMessages:
                 return tokens if message.name is None else tokens + self._name(message)
             if isinstance(only, ToolResult) and only.output != NO_RESULT:
                 return message.tokens + self._prices.result("")
+        parts = self._folded(message).parts
         total = sum([self._part(part, message.role) for part in parts])
         if total and message.role in _SYSTEM:
             return total + self._prices.reminder * len(parts)
@@ -209,7 +222,7 @@ class AnthropicMessages:
             case Reasoning():
                 return prices.signed(part.text, part.signature) if self._sent(role) and part.signature else 0
             case Raw():
-                if role is not Role.ASSISTANT or anthropic_blocks.verbatim(part) is None:
+                if role in _SYSTEM or anthropic_blocks.verbatim(part) is None:
                     return 0
                 return prices.raw(part) if self._sent(role) or not anthropic_blocks.thinks(part) else 0
 

@@ -17,9 +17,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from acms.log.foreign import AS_GIVEN
 from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
 from acms.text import chat_messages
@@ -34,11 +35,14 @@ __all__ = [
     "cited",
     "comes_first",
     "dump",
+    "folded",
     "loaded",
     "name",
     "part",
     "passages",
     "sendable",
+    "served",
+    "serves",
     "text_of",
     "thinks",
     "verbatim",
@@ -78,6 +82,11 @@ _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=]+)\Z")
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _REDACTED = "redacted_thinking"
 _COMPACTION = frozenset(("content", "encrypted_content", "signature", "tool_changes"))
+_MARK = "cache_control"
+_OTHERS = frozenset(("text", "thinking", "tool_use", "tool_result", "image_url", "input_audio", "file"))
+"""Blocks that a part stands for, and those of Chat Completions: a `Raw` part that holds one is not sent."""
+USERS = frozenset(("image", "document", "search_result", "container_upload"))
+"""Blocks that only the user can have."""
 
 dump = json.JSONEncoder(ensure_ascii=False).encode
 """Write JSON as a model is taken to read it."""
@@ -128,15 +137,85 @@ def loaded(text: str) -> Json:
 
 
 def verbatim(raw: Raw) -> dict[str, Json] | None:
-    """Return the block that a vendor's item is sent as: hidden reasoning, or a compaction; None when it is another."""
+    """Return the block that an item of the vendor is sent as; None when it is another's, or would be refused."""
     item = loaded(raw.json) if raw.vendor == "anthropic" else None
     match item:
-        case {"type": "redacted_thinking", "data": str(data), **more} if data and not more:
-            return item
-        case {"type": "compaction", **more} if more.keys() <= _COMPACTION and more.get("content") != "":
-            return item
+        case {"type": "redacted_thinking", **more}:
+            return (
+                item if more.keys() == {"data"} and more["data"] and isinstance(more["data"], str) else None
+            )
+        case {"type": "compaction", **more}:
+            return item if more.keys() <= _COMPACTION and more.get("content") != "" else None
+        case {"type": str(kind), **more} if kind not in _OTHERS:
+            return {"type": kind, **{name: value for name, value in more.items() if name != _MARK}}
         case _:
             return None
+
+
+def serves(kind: str) -> bool:
+    """Return whether a block is about a tool that the provider runs itself: a call of one, or its result."""
+    return kind.endswith(("_tool_use", "_tool_result"))
+
+
+def served(one: Part) -> tuple[str, bool] | None:
+    """Return the id of a call of a tool of the provider's own, and whether this is its result; None for other parts."""
+    block = verbatim(one) if isinstance(one, Raw) else None
+    if block is None or not serves(block["type"]):
+        return None
+    result = "tool_use_id" in block
+    return str(block.get("tool_use_id" if result else "id")), result
+
+
+def fits(block: Mapping[str, Json], *, user: bool) -> bool:
+    """Return whether the user, or else the assistant, can have a block."""
+    kind = block["type"]
+    return not (serves(kind) or kind in (_REDACTED, "compaction")) if user else kind not in USERS
+
+
+def folded(parts: Sequence[Part]) -> Sequence[Part]:
+    """Return parts in which documents and search results of the user are the blocks that they came as.
+
+    They are kept as the texts and media in them, which everybody reads, and what they say besides behind these.
+    """
+    if not any(isinstance(one, Raw) and one.vendor == AS_GIVEN for one in parts):
+        return parts
+    found: list[Part] = []
+    for one in parts:
+        given = loaded(one.json) if isinstance(one, Raw) and one.vendor == AS_GIVEN else None
+        block = _folded(given, found) if isinstance(given, dict) else None
+        found.append(one if block is None else Raw("anthropic", dump(block)))
+    return found
+
+
+def _folded(given: dict[str, Any], before: list[Part]) -> dict[str, Json] | None:
+    """Return what was given with what it holds, which is taken from the end of the parts before; None for others."""
+    match given:
+        case {"type": "document", "source": {"type": "text", "data": int(number)} as source}:
+            held = _taken(before, number)
+            text = "" if held is None else text_of(held)
+            return {**given, "source": {**source, "data": text}} if text.strip() else None
+        case {"type": "document", "source": {"type": "content", "content": int(number)}}:
+            held = _taken(before, number)
+            return None if held is None else {**given, "source": {"type": "content", "content": held}}
+        case {"type": "search_result", "content": int(number)}:
+            held = _taken(before, number)
+            return None if held is None else {**given, "content": held}
+        case {"type": "document"} if "source" not in given and before and isinstance(before[-1], Media):
+            held = _taken(before, 1)
+            return None if held is None else {**held[0], **given}
+        case _:
+            return None
+
+
+def _taken(before: list[Part], number: int) -> list[dict[str, Json]] | None:
+    """Take so many texts and media from the end of parts, as blocks; None, and nothing, where they cannot be."""
+    held = before[-number:] if 0 < number <= len(before) else []
+    fit = [sendable(one) if isinstance(one, Media) else one for one in held]
+    found = [block(one) for one in fit if isinstance(one, Text | Media)]
+    if not held or len(found) < len(held):
+        return None
+    del before[-number:]
+    return found
 
 
 def comes_first(raw: Raw) -> bool | None:
@@ -244,22 +323,29 @@ def part(one: Mapping[str, Json]) -> Part | None:
             return Text(text)
         case {
             "type": "search_result",
+            "title": title,
             "source": str(source),
             "content": [{"type": "text", "text": str(text)}],
-        }:
+        } if title == TITLE:
             return Text(chat_messages.passage(source, text))
         case {"type": "thinking", "thinking": str(text), "signature": str(signature)}:
             return Reasoning(text, signature)
         case {"type": "redacted_thinking", "data": str(data)}:
             return Raw("anthropic", dump({"type": _REDACTED, "data": data}))
         case {"type": "compaction"}:
-            return Raw("anthropic", dump({key: one[key] for key in one if key != "cache_control"}))
+            return Raw("anthropic", dump({key: one[key] for key in one if key != _MARK}))
         case {"type": "tool_use", "id": str(id_), "name": str(of), "input": dict(given)}:
             return ToolCall(id_, of, dump(given))
         case {"type": "tool_result", "tool_use_id": str(id_)}:
             return ToolResult(id_, text_of(one.get("content", "")), one.get("is_error") is True)
-        case {"type": "image" | "document", "source": dict(source)}:
-            return _media(one["type"], source)
+        case {"type": "image" | "document" as kind, "source": dict(source), **more} if (
+            more.keys() <= {_MARK} and (media := _media(kind, source)) is not None
+        ):
+            return media
+        case {"type": str()}:
+            kept = Raw("anthropic", dump(dict(one)))
+            sent = verbatim(kept)
+            return None if sent is None else Raw("anthropic", dump(sent))
         case _:
             return None
 
@@ -363,9 +449,16 @@ class Prices:
         return BLOCK + max(self._count(text) if text else 0, hidden)
 
     def raw(self, raw: Raw) -> int:
-        """Return the cost of an item that is kept verbatim: hidden reasoning, or all that a compaction says."""
+        """Return the cost of an item that is sent verbatim: hidden reasoning, media in a document, or all it says."""
         data = redacted(raw)
-        return BLOCK + self._count(dump(verbatim(raw))) if data is None else self.signed("", data)
+        if data is not None:
+            return self.signed("", data)
+        block = verbatim(raw) or {}
+        source = block.get("source") if block.get("type") in ("image", "document") else None
+        media = _media(block["type"], source) if isinstance(source, Mapping) else None
+        if media is None:
+            return BLOCK + self._count(dump(block))
+        return self.media(media) + self._count(dump({**block, "source": None}))
 
     def media(self, media: Media) -> int:
         """Return the cost of media that are sent: what was stated, else the most that it is likely to be."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from acms.errors import PayloadError
 from acms.model import Json
-from acms.providers.codecs.anthropic_blocks import text_of
+from acms.providers.codecs.anthropic_blocks import USERS, serves, text_of
 
 __all__ = ["Claude", "check", "claude"]
 
@@ -97,7 +97,7 @@ _TOOL = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 _THINKING = frozenset(("thinking", "redacted_thinking"))
 _ROLES = frozenset(("user", "assistant", "system"))
 _ASSISTANT_ONLY = frozenset(("tool_use", "compaction", *_THINKING))
-_USER_ONLY = frozenset(("tool_result", "image", "document", "search_result"))
+_USER_ONLY = frozenset(("tool_result", *USERS))
 _TTLS = {None: 0, "5m": 0, "1h": 1}
 _COMBINED = frozenset(("oneOf", "anyOf", "allOf"))
 MESSAGES = 100_000
@@ -160,7 +160,7 @@ def _message(message: Json, field: str) -> None:
     blocks = _blocks(message.get("content"), f"{field}.content")
     others = _USER_ONLY if role == "assistant" else _ASSISTANT_ONLY
     for at, block in enumerate(blocks):
-        if block["type"] in others:
+        if block["type"] in others or (role == "user" and serves(block["type"])):
             _refuse(f"the {role} cannot have a block of this type", f"{field}.content[{at}].type")
     if role == "user":
         return None
@@ -210,6 +210,8 @@ def _order(messages: Sequence[Mapping[str, Json]], model: Claude) -> None:
     last = messages[-1]
     if last["role"] != "assistant" or _block_of(last, -1, "compaction"):
         return
+    if not isinstance(last["content"], str) and serves(last["content"][-1]["type"]):
+        return  # a turn that the provider paused in the middle of its own tools
     field = f"messages[{len(messages) - 1}]"
     if not model.prefill:
         raise PayloadError(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from acms.log.foreign import AS_GIVEN
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import PromptMessage
 from acms.providers.codecs import anthropic_blocks
 from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap
 
-__all__ = ["BEGINNING", "Arranged", "Arranging", "SentMessage", "arrange", "speaker_name"]
+__all__ = ["BEGINNING", "Arranged", "Arranging", "SentMessage", "Turn", "arrange", "speaker_name"]
 
 BEGINNING = "(The beginning of the conversation is not shown.)"
 """What the user says when the first message shown is the assistant's: the first turn must be the user's."""
@@ -34,6 +35,9 @@ UNSENT = "signed reasoning is left out: it is not known that this model takes it
 MISPLACED = "reasoning that does not begin an assistant message, or ends one, is left out"
 MEDIA = "media that the format cannot hold are named in text"
 FOREIGN = "items of other vendors are left out"
+UNPAIRED = (
+    "calls of the provider's own tools are left out without their result, and results without their call"
+)
 MISFITS = "parts that a role cannot have are left out"
 CALLS = "tool calls are moved to the end of their message: nothing may follow them there"
 BEGUN = "a message of the user is put before a conversation that begins with the assistant"
@@ -58,10 +62,14 @@ class _Call:
     result: ToolResult | None = None
     #: Number of the message that answered it.
     answer: int = 0
+    #: What stands in front of it, and belongs to it.
+    prefix: tuple[SentPart, ...] = ()
 
 
 @dataclass(slots=True)
-class _Turn:
+class Turn:
+    """What one role says in one go, under way."""
+
     role: Role
     shown: list[SentPart] = field(default_factory=list)
     calls: list[_Call] = field(default_factory=list)
@@ -115,8 +123,8 @@ class Arranging:
         self._system = system
         self._cited = cited
         self._reasoning = reasoning
-        self._turns: list[_Turn] = []
-        self._waiting: dict[str, list[tuple[str | None, _Turn, _Call]]] = {}
+        self._turns: list[Turn] = []
+        self._waiting: dict[str, list[tuple[str | None, Turn, _Call]]] = {}
         self._notes: dict[str, None] = {}
         #: The compaction that all other messages follow, and its sources.
         self._first: tuple[SentPart, tuple[str, ...]] | None = None
@@ -125,6 +133,7 @@ class Arranging:
         """Return the turns of a prompt; once."""
         for index, message in enumerate(messages):
             self._add(index, message)
+        self._serve()
         self._trim()
         self._place()
         self._begin()
@@ -143,8 +152,8 @@ class Arranging:
         if role is Role.TOOL:
             role = Role.USER
         name = speaker_name(message)
-        turn: _Turn | None = None
-        made: list[tuple[str, _Turn, _Call]] = []
+        turn: Turn | None = None
+        made: list[tuple[str, Turn, _Call]] = []
         for one in self._parts(message):
             if isinstance(one, ToolResult):
                 self._answer(one, index, message)
@@ -160,17 +169,26 @@ class Arranging:
                 said, name = anthropic_blocks.named(name, part), ""
                 turn.shown += [SentPart(one, index) for one in said]
             elif isinstance(part, ToolCall):
-                call = _Call(part, index)
+                call = _Call(part, index, prefix=self._taken(turn, index))
                 turn.calls.append(call)
                 made.append((part.call_id, turn, call))
             else:
-                if turn.calls:
+                if turn.calls and not self._precedes(part):
                     self._notes[CALLS] = None
                 turn.shown.append(SentPart(part, index))
         for id_, turn, call in reversed(made):  # of two with one id in a message the first is answered first
             self._waiting.setdefault(id_, []).append((message.group, turn, call))
 
-    def _parts(self, message: PromptMessage) -> Sequence[Part]:
+    def _taken(self, turn: Turn, index: int) -> tuple[SentPart, ...]:
+        """Take what belongs to the call that follows it from the end of what a message shows."""
+        last = turn.shown[-1] if turn.shown else None
+        return (turn.shown.pop(),) if last and last.at == index and self._precedes(last.part) else ()
+
+    def _precedes(self, one: Part) -> bool:
+        """Return whether a part belongs to the call that follows it."""
+        return False
+
+    def _parts(self, message: PromptMessage) -> Iterable[Part]:
         """Return the parts of a message, with each recalled passage by itself where these are cited."""
         if not self._cited or message.role is not Role.USER:
             return message.parts
@@ -182,7 +200,8 @@ class Arranging:
         It is signed, or of a log, where what it stands for is left out and other things may stand in front of it.
         """
         signed = anthropic_blocks.comes_first(part)
-        if signed is None or not (signed or message.sources):
+        summary = message.sources and all(isinstance(one, Raw) for one in message.parts)
+        if signed is None or not (signed or summary):
             return False
         if self._first is not None:
             self._notes[NEWER] = None
@@ -191,7 +210,7 @@ class Arranging:
         self._first = SentPart(part, index), message.sources
         return True
 
-    def _turn(self, role: Role, message: PromptMessage) -> _Turn:
+    def _turn(self, role: Role, message: PromptMessage) -> Turn:
         """Return the turn that goes on, or begin one.
 
         Calls that follow calls are parallel to them; words that follow calls are said after the answers.
@@ -204,7 +223,7 @@ class Arranging:
                 call.result for call in last.calls
             ):
                 return last
-        self._turns.append(_Turn(role))
+        self._turns.append(Turn(role))
         return self._turns[-1]
 
     def _answer(self, result: ToolResult, index: int, message: PromptMessage) -> None:
@@ -226,7 +245,7 @@ class Arranging:
             turn.shown.append(SentPart(Text(wrap(output, ORPHAN)), index))
             turn.sources.update(dict.fromkeys(message.sources))
 
-    def _open(self, id_: str, group: str | None) -> tuple[_Turn, _Call] | None:
+    def _open(self, id_: str, group: str | None) -> tuple[Turn, _Call] | None:
         """Return the latest open call that an answer may be to, open no more: of its group where both have one."""
         waiting = self._waiting.get(id_, [])
         for at in range(len(waiting) - 1, -1, -1):
@@ -244,8 +263,7 @@ class Arranging:
             case Media():
                 return self._media(one, role)
             case Raw():
-                if anthropic_blocks.verbatim(one) is None:
-                    return self._without(FOREIGN)
+                return self._item(one, role)
             case Reasoning():
                 if not one.signature:
                     return self._without(UNSIGNED)
@@ -257,9 +275,18 @@ class Arranging:
             return self._call(one)
         if not self._reasoning and anthropic_blocks.thinks(one):
             return self._without(UNSENT)
-        if isinstance(one, Raw):
-            return anthropic_blocks.part(anthropic_blocks.block(one))
         return one
+
+    def _item(self, one: Raw, role: Role) -> Part | None:
+        """Return an item of the vendor as it can be sent by a role; None when it cannot."""
+        block = anthropic_blocks.verbatim(one)
+        if block is None:
+            return None if one.vendor == AS_GIVEN else self._without(FOREIGN)
+        if role is Role.SYSTEM or not anthropic_blocks.fits(block, user=role is Role.USER):
+            return self._without(MISFITS)
+        if not self._reasoning and anthropic_blocks.thinks(one):
+            return self._without(UNSENT)
+        return anthropic_blocks.part(block)
 
     def _media(self, one: Media, role: Role) -> Part:
         """Return media as a user can show it, else a mention of it."""
@@ -285,10 +312,37 @@ class Arranging:
 
     # ── all of them ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _serve(self) -> None:
+        """Leave out what the provider refuses of its own tools: calls without their result, results without their call.
+
+        A call may be open where the model is to go on with it: nobody but the model and its tools spoke since.
+        """
+        spoken = max(
+            [at for at, turn in enumerate(self._turns) if turn.role is not Role.ASSISTANT], default=0
+        )
+        called: dict[str, SentPart] = {}
+        unpaired: list[SentPart] = []
+        answered: set[str] = set()
+        for turn in self._turns:
+            for sent in turn.shown:
+                id_, result = anthropic_blocks.served(sent.part) or ("", False)
+                if result and id_ not in called:
+                    unpaired.append(sent)
+                elif result:
+                    answered.add(id_)
+                elif id_:
+                    called[id_] = sent
+        for turn in self._turns[:spoken]:
+            unpaired += [one for id_, one in called.items() if id_ not in answered and one in turn.shown]
+        if unpaired:
+            self._notes[UNPAIRED] = None
+            for turn in self._turns:
+                turn.shown = [one for one in turn.shown if one not in unpaired]
+
     def _trim(self) -> None:
         """Leave out reasoning where it is refused: not first, last, or in an answer that the model is to go on with."""
         last = True
-        kept: list[_Turn] = []
+        kept: list[Turn] = []
         for turn in reversed(self._turns):
             if turn.role is Role.ASSISTANT:
                 self._trim_turn(turn, open_=last and not turn.calls)
@@ -303,13 +357,14 @@ class Arranging:
                 self._notes[ENDS] = None
                 kept[-1].shown[-1] = SentPart(Text(final.text.rstrip()), index)
 
-    def _trim_turn(self, turn: _Turn, *, open_: bool) -> None:
+    def _trim_turn(self, turn: Turn, *, open_: bool) -> None:
         shown = turn.shown
         if self._first is not None and any(map(_compacts, shown)):
             self._notes[NEWER] = None
             shown = [one for one in shown if not _compacts(one)]
         before = len(shown)
-        first = next((one for one in shown if not isinstance(one.part, Raw) or _thinks(one)), None)
+        first = next((one for one in shown if not _compaction(one)), None)
+        open_ = open_ and bool(shown) and anthropic_blocks.served(shown[-1].part) is None
         if open_ or (first is not None and not _thinks(first)):
             shown = [one for one in shown if not _thinks(one)]
         while shown and not turn.calls and _thinks(shown[-1]):
@@ -320,7 +375,7 @@ class Arranging:
 
     def _place(self) -> None:
         """Join turns of one role, and tell as the user what the system may not say where it stands."""
-        found: list[_Turn] = []
+        found: list[Turn] = []
         for at, turn in enumerate(self._turns):
             if turn.role is Role.SYSTEM and at > 0 and not self._may_stand(found, at):
                 self._notes[TOLD] = None
@@ -346,7 +401,7 @@ class Arranging:
             first, sources = self._first
             first = first._replace(at=_first(found[at]) if len(found) > at else first.at)
             if len(found) == at or found[at].role is not Role.ASSISTANT:
-                found.insert(at, _Turn(Role.ASSISTANT))
+                found.insert(at, Turn(Role.ASSISTANT))
             found[at].shown.insert(0, first)
             found[at].sources = {**dict.fromkeys(sources), **found[at].sources}
         elif (
@@ -356,9 +411,9 @@ class Arranging:
         ):
             self._notes[BEGUN] = None
             opening = SentPart(Text(BEGINNING), _first(found[at]))
-            found.insert(at, _Turn(Role.USER, [opening]))
+            found.insert(at, Turn(Role.USER, [opening]))
 
-    def _may_stand(self, before: Sequence[_Turn], at: int) -> bool:
+    def _may_stand(self, before: Sequence[Turn], at: int) -> bool:
         """Whether a system message is taken: behind one of the user, and before one of the assistant or last."""
         after = self._turns[at + 1 : at + 2]
         behind = before[-1].role is Role.USER or bool(before[-1].calls)
@@ -392,7 +447,7 @@ class Arranging:
                 continue
             if results:
                 yield SentMessage(Role.USER, tuple(results), (), len(results), tuple(answered))
-            calls = [SentPart(call.part, call.at) for call in turn.calls]
+            calls = [one for call in turn.calls for one in (*call.prefix, SentPart(call.part, call.at))]
             yield SentMessage(turn.role, (*turn.shown, *calls), tuple(turn.sources))
             results = [SentPart(call.result, call.answer) for call in turn.calls if call.result is not None]
             answered = turn.answered
@@ -435,5 +490,11 @@ def _compacts(one: SentPart) -> bool:
     return isinstance(one.part, Raw) and anthropic_blocks.comes_first(one.part) is not None
 
 
-def _first(turn: _Turn) -> int:
+def _compaction(one: SentPart) -> bool:
+    """Return whether a part is a compaction, also one that says nothing."""
+    block = anthropic_blocks.verbatim(one.part) if isinstance(one.part, Raw) else None
+    return block is not None and block["type"] == "compaction"
+
+
+def _first(turn: Turn) -> int:
     return turn.shown[0].at if turn.shown else turn.calls[0].at

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from acms.errors import PayloadError, ValidationError
 from acms.log import validation
+from acms.log.foreign import AS_GIVEN
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
 from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
@@ -19,6 +20,7 @@ from acms.providers.codecs.anthropic_turns import (
     Arranged,
     Arranging,
     SentMessage,
+    Turn,
     speaker_name,
 )
 from acms.providers.codecs.calibration import Calibration
@@ -44,7 +46,10 @@ SIGNATURE = "thoughtSignature"
 REASONING = "reasoning is left out: what the model needs of it lies in its thought signatures"
 
 _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=]+)\Z")
-_FILE = re.compile(r"gs://|https://generativelanguage\.googleapis\.com/")
+_FILE = re.compile(r"gs://|https://")
+_YOUTUBE = re.compile(r"https://(?:www\.|m\.)?(?:youtube\.com|youtu\.be)/")
+_OWN = frozenset(("executableCode", "codeExecutionResult", "toolCall", "toolResponse"))
+"""Parts that the model makes of tools of the provider's own: sent back word for word."""
 _SYSTEM = frozenset((Role.SYSTEM, Role.DEVELOPER))
 
 
@@ -53,17 +58,51 @@ class _Turns(Arranging):
 
     def __init__(self) -> None:
         super().__init__(system=False, reasoning=False, cited=False)
+        #: Whether a signature stands in front of the part that is read.
+        self._carrying = False
 
     def _part(self, one: Part, role: Role) -> Part | None:
         if isinstance(one, Reasoning):
+            if self._carrying:
+                return Reasoning(one.text) if one.text else None
             self._notes[REASONING] = None
             return None
         if isinstance(one, Raw):
-            held = signature(one) if role is Role.ASSISTANT else None
-            if held is None:
-                self._notes[FOREIGN] = None
-            return None if held is None else signed(held)
+            sent = verbatim(one)
+            if sent is None or role is not Role.ASSISTANT:
+                if one.vendor != AS_GIVEN:
+                    self._notes[FOREIGN] = None
+                return None
+            return Raw(VENDOR, blocks.dump(sent))
+        if isinstance(one, Media) and role is Role.ASSISTANT and (media := sendable(one)) is not None:
+            return media  # an image that the model made
         return super()._part(one, role)
+
+    def _parts(self, message: PromptMessage) -> Iterator[Part]:
+        """Yield the parts of a message; a signature goes with the part that carries it, sent or left out."""
+        held: Raw | None = None
+        for one in message.parts:
+            if isinstance(one, Raw) and signature(one) is not None:
+                if held is not None:
+                    yield _alone(held)
+                held = one
+                continue
+            self._carrying = held is not None
+            if held is not None and (_blank(one) or self._part(one, message.role) is None):
+                held = None
+                continue
+            if held is not None:
+                yield held
+            held = None
+            yield one
+        if held is not None:
+            yield _alone(held)
+
+    def _trim_turn(self, turn: Turn, *, open_: bool) -> None:
+        """Leave everything where it is: thoughts are sent with their signatures only."""
+
+    def _precedes(self, one: Part) -> bool:
+        return isinstance(one, Raw) and signature(one) is not None
 
     def _sendable(self, one: Media) -> Media | None:
         return sendable(one)
@@ -80,17 +119,41 @@ def signature(raw: Raw) -> str | None:
             return None
 
 
+def _blank(one: Part) -> bool:
+    return isinstance(one, Text) and not one.text.strip()
+
+
+def verbatim(raw: Raw) -> dict[str, Json] | None:
+    """Return the part that an item of Gemini is sent as, a thought signature among them; None for another item."""
+    held = signature(raw)
+    if held is not None:
+        return {SIGNATURE: held}
+    match blocks.loaded(raw.json) if raw.vendor == VENDOR else None:
+        case {"text": "", "thoughtSignature": str(found), **more} as item if found and not more:
+            return item
+        case dict() as item if not _OWN.isdisjoint(item) and SIGNATURE not in item:
+            return item
+        case _:
+            return None
+
+
+def _alone(raw: Raw) -> Raw:
+    """Return a signature that no part carries, on an empty text: so that nothing said later takes it."""
+    return Raw(VENDOR, blocks.dump({"text": "", SIGNATURE: signature(raw)}))
+
+
 def signed(found: str) -> Raw:
     """Return a thought signature as it is kept in front of the part that carries it."""
     return Raw(VENDOR, blocks.dump({SIGNATURE: found}))
 
 
 def sendable(media: Media) -> Media | None:
-    """Return media as a part can hold them: inline, or a file of the provider's; None for others."""
+    """Return media as a part can hold them: inline, or a file that the provider has or fetches; None for others."""
     inline = _DATA.match(media.ref)
     if inline:
         return media if media.mime == inline[1] else Media(inline[1], media.ref, media.sha256, media.tokens)
-    return media if _FILE.match(media.ref) and not media.mime.endswith("*") else None
+    known = not media.mime.endswith("*") or _YOUTUBE.match(media.ref)
+    return media if known and _FILE.match(media.ref) else None
 
 
 class _Counter:
@@ -185,8 +248,6 @@ class Gemini:
         for part in message.parts:
             held = signature(part) if isinstance(part, Raw) else None
             if held is not None:
-                if carried:
-                    found.append({"text": "", **carried})
                 carried = {SIGNATURE: held}
                 continue
             if isinstance(part, ToolCall):
@@ -195,7 +256,7 @@ class Gemini:
                 self._sizes.state(part)
             found.append({**_part(part, names), **carried})
             carried = {}
-        return [*found, {"text": "", **carried}] if carried else list(found)
+        return list(found)
 
     def parse(self, payload: Mapping[str, Json]) -> tuple[PromptMessage, ...]:
         """Return the messages of a payload in normal form, without sources; `PayloadError` for another format."""
@@ -266,13 +327,17 @@ class Gemini:
                 name, written = blocks.name(part.name), blocks.arguments(part.arguments)[1]
                 return prices.call(part.call_id, f"{name} {name}", written)
             case Media():
-                media = sendable(part) if role in (Role.USER, Role.TOOL) else None
+                media = None if role in _SYSTEM else sendable(part)
                 return prices.text(blocks.mention(part)) if media is None else prices.media(media)
             case Raw():
-                held = signature(part) if role is Role.ASSISTANT else None
-                return 0 if held is None else prices.signed("", held)
-            case Reasoning():
-                return 0
+                sent = verbatim(part) if role is Role.ASSISTANT else None
+                if sent is None:
+                    return 0
+                if SIGNATURE in sent:
+                    return prices.signed("", sent[SIGNATURE])
+                return blocks.BLOCK + self.counter.count(blocks.dump(sent))
+            case Reasoning():  # sent when it is signed
+                return prices.text(part.text)
 
     def base(self, tools: Sequence[Tool] = ()) -> int:
         """Return the raw tokens of everything that is no message, and of what may be said to begin with."""
@@ -352,13 +417,18 @@ def _part(one: Part, names: Mapping[str, str]) -> dict[str, Json]:
             return {"fileData": {"mimeType": mime, "fileUri": ref}}
         case Text(text):
             return {"text": text}
-        case Raw() | Reasoning():  # a signature is carried by a part, and the normal form has no other
-            return {"text": ""}
+        case Reasoning(text):
+            return {"text": text, "thought": True}
+        case Raw():
+            return verbatim(one) or {}
 
 
 def _read(parts: Sequence[Mapping[str, Any]]) -> list[Part]:
     found: list[Part] = []
     for one in parts:
+        if one.get("text") == "" and SIGNATURE in one:
+            found.append(Raw(VENDOR, blocks.dump({"text": "", SIGNATURE: one[SIGNATURE]})))
+            continue
         if SIGNATURE in one:
             found.append(signed(one[SIGNATURE]))
         match one:
@@ -372,10 +442,20 @@ def _read(parts: Sequence[Mapping[str, Any]]) -> list[Part]:
                 found.append(Media(mime, f"data:{mime};base64,{data}"))
             case {"fileData": {"mimeType": mime, "fileUri": uri}}:
                 found.append(Media(mime, uri))
+            case {"text": str(text), "thought": True}:
+                found.append(Reasoning(text))
             case {"text": ""}:
                 pass
             case {"text": str(text)}:
                 found.append(Text(text))
             case _:
-                raise PayloadError("is no part that a message of ACMS has", field="contents")
+                found.append(_made(one))
     return found
+
+
+def _made(one: Mapping[str, Any]) -> Raw:
+    """Read a part that the model made with a tool of the provider's own; `PayloadError` for any other."""
+    own = {name: value for name, value in one.items() if name != SIGNATURE}
+    if _OWN.isdisjoint(own):
+        raise PayloadError("is no part that a message of ACMS has", field="contents")
+    return Raw(VENDOR, blocks.dump(own))

@@ -8,7 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, takewhile
 from typing import Any
 
 from acms.errors import PayloadError, ValidationError
@@ -164,7 +164,9 @@ class OpenAICodec(ABC):
         units = joined([Atom((message,), at, at) for at, message in enumerate(messages, 1)])
         found: list[tuple[PromptMessage, int]] = []
         for unit in units:
-            told = unit.messages if len(unit.messages) < 3 else _with_unique_call_ids(unit.messages, note)
+            told = unit.messages
+            if len(told) > 2:
+                told = _with_unique_call_ids(_in_one_go(told), note)
             for message in told:
                 clean = self._clean(message, note)
                 if clean is not None:
@@ -189,7 +191,7 @@ class OpenAICodec(ABC):
                 return message
         said = self._parts(message, note)
         if message.role is Role.TOOL:
-            said = list[Part]([_answer(said)])
+            said = list[Part]([_answer(said), *[part for part in said if isinstance(part, Media)]])
         elif not said:
             note("a message with nothing to send is left out")
             return None
@@ -445,6 +447,22 @@ def ignore(_: str) -> None:
     """Take no note."""
 
 
+def _in_one_go(messages: Sequence[PromptMessage]) -> Sequence[PromptMessage]:
+    """Return a unit in which calls that were made side by side are one message."""
+    calls = list(takewhile(lambda message: message.role is Role.ASSISTANT, messages))
+    if len(calls) < 2:
+        return messages
+    made = replace(
+        calls[0],
+        parts=tuple([part for message in calls for part in message.parts]),
+        sources=tuple(dict.fromkeys([id for message in calls for id in message.sources])),
+        group=None,
+        tokens=None,
+        counter="",
+    )
+    return (made, *messages[len(calls) :])
+
+
 def _with_unique_call_ids(messages: Sequence[PromptMessage], note: Note) -> Sequence[PromptMessage]:
     """Return a unit in which no two calls of a message have one id; answers stand in the order of the calls."""
     told: list[PromptMessage] = []
@@ -520,7 +538,7 @@ def _prefixed(said: list[Part], name: str) -> list[Part]:
 
 
 def _answer(said: Sequence[Part]) -> ToolResult:
-    """Return the one result of a tool message, with the texts around it."""
+    """Return the one result of a tool message, with the texts around it; media stand beside it."""
     call_id, lines = "", list[str]()
     for part in said:
         if isinstance(part, ToolResult):

@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from acms.log.foreign import AS_GIVEN
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
 from acms.providers.codecs import openai_answers, openai_base
@@ -52,7 +53,7 @@ class OpenAIResponses(OpenAICodec):
         return message.name is None
 
     def _medium(self, media: Media, role: Role, note: openai_base.Note) -> Part:
-        if role is not Role.USER:
+        if role not in (Role.USER, Role.TOOL):
             note("media outside a message of the user are mentioned in its text")
             return openai_base.mention(media)
         if chat_messages.is_url(media.ref) or chat_messages.is_file_id(media.ref):
@@ -63,7 +64,8 @@ class OpenAIResponses(OpenAICodec):
     def _raw(self, raw: Raw, message: PromptMessage, note: openai_base.Note) -> Iterable[Part]:
         item = openai_base.canonical(raw) if raw.vendor in self.vendors else None
         if item is None or not isinstance(item.get("type"), str) or message.role is Role.TOOL:
-            note("items of other vendors are left out")
+            if raw.vendor != AS_GIVEN:
+                note("items of other vendors are left out")
             return ()
         return (Raw(_VENDOR, dump(item)),)
 
@@ -128,6 +130,10 @@ class OpenAIResponses(OpenAICodec):
                     items.append({"type": "function_call_output", "call_id": call_id, "output": output})
                 case Reasoning():
                     pass  # the normal form has none
+        if message.role is Role.TOOL:
+            output = items[0]["output"]
+            told = [{"type": "input_text", "text": output}] if output else []
+            return [{**items[0], "output": [*told, *contents]}] if contents else items
         if contents:
             plain = len(contents) == 1 and contents[0]["type"] == "input_text"
             content: Json = contents[0]["text"] if plain else contents
@@ -215,7 +221,7 @@ def _understood(message: PromptMessage, note: openai_base.Note) -> PromptMessage
         return message
     told = any(not isinstance(part, Raw) for part in message.parts)
     parts: list[Part] = []
-    for part in message.parts:
+    for part in _phased(message):
         item = (
             openai_base.canonical(part)
             if isinstance(part, Raw) and part.vendor in OpenAIResponses.vendors
@@ -235,6 +241,29 @@ def _understood(message: PromptMessage, note: openai_base.Note) -> PromptMessage
         else:
             parts.extend(_read(item).parts)
     return replace(message, parts=tuple(parts), tokens=None, counter="")
+
+
+def _phased(message: PromptMessage) -> Sequence[Part]:
+    """Return the parts of a message with the text of an answer as an item that says which phase it was said in.
+
+    The provider asks for it: without, what the model said on its way passes for its answer.
+    """
+    kept = [
+        openai_base.canonical(part)
+        for part in message.parts
+        if isinstance(part, Raw) and part.vendor in (AS_GIVEN, *OpenAIResponses.vendors)
+    ]
+    phase = next((one["phase"] for one in kept if one is not None and one.get("phase")), None)
+    texts = [part for part in message.parts if isinstance(part, Text)]
+    if message.role is not Role.ASSISTANT or not isinstance(phase, str) or not texts:
+        return message.parts
+    content = "\n".join([part.text for part in texts])
+    item = {"type": "message", "role": "assistant", "content": content, "phase": phase}
+    return [
+        Raw(_VENDOR, dump(item)) if part is texts[0] else part
+        for part in message.parts
+        if part is texts[0] or not isinstance(part, Text)
+    ]
 
 
 def _faulty(item: Mapping[str, Json]) -> bool:
@@ -306,12 +335,13 @@ def _joins(before: PromptMessage, message: PromptMessage) -> bool:
 
 
 def _join(before: PromptMessage, message: PromptMessage) -> PromptMessage:
-    # Calls, if there are any, are in the later one: the group is theirs.
+    # Calls are in the later one, and the group is theirs; calls in both were made side by side.
+    both = any(isinstance(part, ToolCall) for part in before.parts)
     return PromptMessage(
         role=Role.ASSISTANT,
         parts=(*before.parts, *message.parts),
         sources=(*before.sources, *(id for id in message.sources if id not in before.sources)),
-        group=message.group,
+        group=None if both else message.group,
     )
 
 
@@ -354,7 +384,7 @@ def _read(item: Mapping[str, Json]) -> PromptMessage:
         case {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}:
             return PromptMessage(role=Role.ASSISTANT, parts=(ToolCall(call_id, name, arguments),))
         case {"type": "function_call_output", "call_id": call_id, "output": output}:
-            return PromptMessage(role=Role.TOOL, parts=(ToolResult(call_id, _output(output)),))
+            return PromptMessage(role=Role.TOOL, parts=_output(call_id, output))
         case {"role": str(role), "content": content, **more} if more in ({}, {"type": "message"}):
             if isinstance(content, str):
                 return PromptMessage(role=_ROLES[role], parts=(Text(content),))
@@ -367,17 +397,12 @@ def _read(item: Mapping[str, Json]) -> PromptMessage:
     return PromptMessage(role=Role.ASSISTANT, parts=(Raw(_VENDOR, dump(thawed(item))),))
 
 
-def _output(output: Json) -> str:
+def _output(call_id: str, output: Json) -> tuple[Part, ...]:
     if isinstance(output, str):
-        return output
+        return (ToolResult(call_id, output),)
     read = [_content(part) for part in output]
-    return "\n".join(
-        [
-            part.text if isinstance(part, Text) else openai_base.mention(part).text
-            for part in read
-            if isinstance(part, Text | Media)
-        ]
-    )
+    text = "\n".join([part.text for part in read if isinstance(part, Text)])
+    return (ToolResult(call_id, text), *[part for part in read if isinstance(part, Media)])
 
 
 def _tool(tool: Tool) -> dict[str, Json]:
