@@ -60,6 +60,27 @@ async def test_reasoning_goes_back_within_its_turn_and_within_the_budget() -> No
     assert [one for one in await agent.kept() if one.id in ("a1", "a2")] == [thought, long]
 
 
+@pytest.mark.parametrize("texts", [["One.", "Two."], ["One.\n", "", "Two."], ["data: x"], ['src="data:x"']])
+async def test_reasoning_goes_back_whatever_the_texts_beside_it_are(texts: list[str]) -> None:
+    call = {"id": "c1", "name": "disk", "args": {"host": "host-1"}, "type": "tool_call"}
+    thinking = {"type": "thinking", "thinking": 'About "data:x".', "signature": "c2ln"}
+    blocks = [thinking, *({"type": "text", "text": text} for text in texts)]
+    thought = AIMessage(blocks, id="a1", tool_calls=[call])
+    agent = Driver("memory://")
+    agent.model.given = [thought, AIMessage("40 %", id="a2")]
+    await agent.turn("How full is it?", "u1")
+    assert agent.model.seen[-1][-2] == thought
+
+
+@pytest.mark.parametrize("given", [AIMessage("", id="a1"), AIMessage(" \n", id="a1"), AIMessage([], id="a1")])
+async def test_a_message_that_says_nothing_ends_no_run(given: AIMessage) -> None:
+    agent = Driver("memory://")
+    agent.model.given = [given, AIMessage("40 %", id="a2")]
+    await agent.turn("", "u1")
+    await agent.turn("How full is it?", "u2")
+    assert (await agent.kept())[:2] == [HumanMessage("", id="u1"), given]
+
+
 def test_blocking_code_may_run_an_agent_also_inside_an_event_loop() -> None:
     agent = Driver("memory://")
     config = {"configurable": {"thread_id": "t"}}
