@@ -41,6 +41,16 @@ async def test_a_run_with_a_checkpointer_is_stored_once() -> None:
     assert state.values["messages"] == await agent.kept()
 
 
+async def test_a_checkpointer_that_is_behind_a_correction_does_not_take_it_back() -> None:
+    agent = Driver("memory://", options={"checkpointer": InMemorySaver()})
+    agent.model.given = [AIMessage("MySQL.", id="a1"), AIMessage("Because.", id="a2")]
+    await agent.turn("Which database?", "u1")
+    await agent.session.replace("a1", "PostgreSQL.")
+    await agent.turn("Why?", "u2")
+    assert [one.text for one in agent.model.seen[-1]][-3:] == ["Which database?", "PostgreSQL.", "Why?"]
+    assert (await agent.kept())[1].text == "PostgreSQL."
+
+
 async def test_reasoning_goes_back_within_its_turn_and_within_the_budget() -> None:
     thinking = {"type": "thinking", "thinking": "A disk.", "signature": "c2ln"}
     call = {"type": "tool_use", "id": "c1", "name": "disk", "input": {"host": "host-1"}}

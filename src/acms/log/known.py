@@ -31,6 +31,9 @@ from acms.ports import StorageBackend
 
 SIZE = 16
 
+LISTED = "listed"
+"""Says in the data of an edit that it came out of a list; others are corrections, which the list may not know."""
+
 
 @dataclass(slots=True)
 class Row:
@@ -58,6 +61,8 @@ class Row:
     live: bool = True
     #: False once its content is gone.
     legible: bool = True
+    #: Digests of what it said before, where the newest edit is a correction.
+    corrected: tuple[bytes, ...] = ()
 
 
 def digest(text: str) -> bytes:
@@ -188,10 +193,11 @@ class Known:
     def _read(self) -> list[Row]:
         cover = Cover(self._replacing, searchable=True)
         by = {entry.version: entry for entry in self._replacing}
-        edits: dict[int, Entry] = {}
+        edits: dict[int, list[Entry]] = {}
         for entry in self._replacing:
             if entry.kind is Kind.MESSAGE:
-                edits.update(dict.fromkeys([first for first, _ in entry.replaces], entry))
+                for first, _ in entry.replaces:
+                    edits.setdefault(first, []).append(entry)
         found: list[Row] = []
         for row in self._told:
             cause = cover.by(row.version)
@@ -204,10 +210,13 @@ class Known:
             if (
                 cause is not None
             ):  # the edit in force, as a later one may have been undone; of what is gone the newest
-                edit = edits.get(row.version) if ended is not None else by[cause]
+                edit = edits.get(row.version, [None])[-1] if ended is not None else by[cause]
             if edit is not None:
                 now = _row(edit)
                 now.version, now.first, now.key = row.version, row.first, row.key
+                if LISTED not in edit.data:
+                    before = [one for one in edits[row.version] if one.version < edit.version]
+                    now.corrected = (row.wording, *(_row(one).wording for one in before))
             else:
                 now = row if ended is None else replace(row)
             now.live = ended is None
