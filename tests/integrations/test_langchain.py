@@ -91,7 +91,9 @@ async def test_a_turn_that_is_repeated_goes_on_where_it_was_and_is_answered_anew
     await agent.turn("Q1", "u1")
     assert _texts(agent.model.seen[-1]) == ["Q1"]
     await agent.session.ingest("user", "A note that no framework knows.")
-    await agent.graph.ainvoke({"messages": [*said[:1], HumanMessage("Q2", id="u2")]}, {"configurable": {"thread_id": "s"}})
+    await agent.graph.ainvoke(
+        {"messages": [*said[:1], HumanMessage("Q2", id="u2")]}, {"configurable": {"thread_id": "s"}}
+    )
     assert _texts(agent.model.seen[-1]) == ["Q1", "A note that no framework knows.", "Q2"]
 
 
