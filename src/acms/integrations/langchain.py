@@ -31,7 +31,7 @@ from acms.errors import ConfigurationError
 from acms.integrations.langchain_messages import chat_message, completed, message_of, offered, stored
 from acms.integrations.model_input import scope_of, storable
 from acms.integrations.sessions import Sessions
-from acms.integrations.shown import LeftBehind, Without
+from acms.integrations.shown import LeftBehind, without
 from acms.ports import StorageBackend
 from acms.prompt import Prompt
 from acms.providers.codecs import OpenAIChat
@@ -118,7 +118,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         async with self._session(config) as session:
             done = await session.sync([stored(message) for message in request.messages])
             hidden = await self._left.find(session, done)
-            log = Without(session, hidden) if hidden else session
+            log = without(session, hidden)
             prompt = prompt.history(log)
             if (asked := storable(asked)).strip():
                 prompt = prompt.recall(log, asked, scope=scope_of(session))

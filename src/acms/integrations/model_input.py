@@ -14,7 +14,7 @@ from json import dumps, loads
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from acms.errors import EntryNotFoundError, FitError, TokenBudgetExceededError
-from acms.integrations.shown import Without
+from acms.integrations.shown import without
 from acms.log.in_force import anchor
 from acms.model import Entry, Kind, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
@@ -159,7 +159,7 @@ def _prompt(session: ACMS, request: Request, hidden: Collection[str]) -> Prompt:
     prompt = Prompt(request.codec).tools(request.tools)
     if request.instructions:
         prompt = prompt.system(storable(request.instructions))
-    shown = Without(session, hidden) if hidden else session
+    shown = without(session, hidden)
     prompt = prompt.history(shown)
     if (query := storable(request.query)).strip():
         prompt = prompt.recall(shown, query, scope=scope_of(session))

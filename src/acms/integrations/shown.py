@@ -16,11 +16,12 @@ from acms.model import Entry, Role, ToolCall
 from acms.ports import StorageBackend, TokenCounter
 from acms.privacy.stage import Stage
 from acms.prompt.render_log import RenderLog
+from acms.prompt.steps import Readable
 from acms.recall.pipeline import Gathered
 from acms.results import ContextItems, Synced
 from acms.session import ACMS
 
-__all__ = ["LeftBehind", "Without"]
+__all__ = ["LeftBehind", "without"]
 
 
 class LeftBehind:
@@ -69,12 +70,15 @@ def _goes_on(said: Sequence[Entry]) -> bool:
     return (called or said[-1].role is Role.TOOL) and all(one.role is not Role.USER for one in said)
 
 
-class Without:
-    """A session without some entries, as a prompt reads it; tool groups go as a whole."""
+def without(session: ACMS, hidden: Collection[str]) -> Readable:
+    """Return a session without some entries, as a prompt reads it; tool groups go as a whole."""
+    return _Without(session, frozenset(hidden)) if hidden else session
 
-    def __init__(self, session: ACMS, hidden: Collection[str]) -> None:
+
+class _Without:
+    def __init__(self, session: ACMS, hidden: frozenset[str]) -> None:
         self._session = session
-        self._hidden = frozenset(hidden)
+        self._hidden = hidden
 
     @property
     def session_id(self) -> str:
@@ -82,7 +86,7 @@ class Without:
 
     @property
     def ends_at(self) -> str:
-        """Something: what is placed for another list is not gone on with."""
+        """Not None: what was placed when all was shown is not gone on with."""
         return "list"
 
     @property

@@ -95,7 +95,7 @@ def _mark(part: types.Part) -> str:
 
 
 def _told(part: types.Part, author: str, others: Collection[str]) -> str:
-    """Return what a part of an event is known by in a request: thoughts by nothing, what others said as it is quoted."""
+    """Return what a part of an event is known by in a request: thoughts by nothing, what others said as a quote."""
     if part.thought or author not in others:
         return "" if part.thought else _mark(part)
     called, answer = part.function_call, part.function_response
