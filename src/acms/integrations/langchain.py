@@ -29,9 +29,9 @@ from pydantic import ConfigDict
 
 from acms.errors import ConfigurationError
 from acms.integrations.langchain_messages import chat_message, completed, message_of, offered, stored
+from acms.integrations.left_out import LeftBehind, without
 from acms.integrations.model_input import scope_of, storable
 from acms.integrations.sessions import Sessions
-from acms.integrations.shown import LeftBehind, without
 from acms.ports import StorageBackend
 from acms.prompt import Prompt
 from acms.providers.codecs import OpenAIChat

@@ -75,7 +75,7 @@ def message_of(
         more = json.loads((ids[0] in entries and raw_of(entries[ids[0]], _VENDOR)) or "{}")
     except ValueError:  # something was taken out of it
         return Restored(message, {})
-    if "content" in more and storable(_said(more["content"])) != _said(message.content):
+    if "content" in more and storable(_text_of(more["content"])) != _text_of(message.content):
         del more["content"]
     return Restored(message, more)
 
@@ -140,7 +140,7 @@ def _storable(value: Any) -> Any:
     return storable(value) if isinstance(value, str) else value
 
 
-def _said(content: Any) -> str:
+def _text_of(content: Any) -> str:
     """Return the text of a content as a log has it."""
     if isinstance(content, str):
         return content

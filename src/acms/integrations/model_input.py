@@ -14,7 +14,7 @@ from json import dumps, loads
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from acms.errors import EntryNotFoundError, FitError, TokenBudgetExceededError
-from acms.integrations.shown import without
+from acms.integrations.left_out import without
 from acms.log.in_force import anchor
 from acms.model import Entry, Kind, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter

@@ -35,7 +35,7 @@ def visible(contents: Sequence[types.Content], events: Sequence[Event], agent: s
     said = [
         (_quoted(mark, others), at) for at, one in enumerate(contents) for mark in map(_mark, _parts(one))
     ]
-    kept = [(_told(part, one.author, others), one.id) for one in events for part in _parts(one.content)]
+    kept = [(_event_mark(part, one.author, others), one.id) for one in events for part in _parts(one.content)]
     pairs = _paired([mark for mark, _ in said], [mark for mark, _ in kept])
     placed = {said[place][1]: kept[at][1] for place, at in pairs.items()}
     seen = {kept[at][1] for at in pairs.values()}
@@ -94,7 +94,7 @@ def _mark(part: types.Part) -> str:
     return given.model_dump_json(exclude_none=True) if given else ""
 
 
-def _told(part: types.Part, author: str, others: Collection[str]) -> str:
+def _event_mark(part: types.Part, author: str, others: Collection[str]) -> str:
     """Return what a part of an event is known by in a request: thoughts by nothing, what others said as a quote."""
     if part.thought or author not in others:
         return "" if part.thought else _mark(part)

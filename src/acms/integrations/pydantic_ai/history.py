@@ -20,8 +20,8 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext
 
 from acms.codecs import OpenAIChat
+from acms.integrations.left_out import LeftBehind
 from acms.integrations.model_input import Made, Request, model_input, storable
-from acms.integrations.shown import LeftBehind
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
 from acms.prompt_types import Tool
