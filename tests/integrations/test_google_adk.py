@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.adk.agents import LlmAgent
+from google.adk.agents import LlmAgent, ParallelAgent, SequentialAgent
 from google.adk.apps import App
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.events.event import Event
-from google.adk.events.event_actions import EventActions
+from google.adk.events.event_actions import EventActions, EventCompaction
 from google.adk.memory import BaseMemoryService, InMemoryMemoryService
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
@@ -29,6 +29,7 @@ from pydantic import BaseModel
 from acms import ACMS, TokenBudgetExceededError, ValidationError, open_storage
 from acms.integrations.google_adk import ACMSMemoryService, ACMSPlugin, ACMSSessionService
 from acms.integrations.google_adk.events import namespace_of
+from acms.integrations.google_adk.visible import visible
 from acms.kv import open_kv
 from tests.integrations import agent as script
 from tests.integrations.pages import run_example, run_page
@@ -188,6 +189,91 @@ async def test_what_was_edited_is_shown_as_it_is_now(tmp_path: Path) -> None:
         kept = await agent.sessions.get_session(**agent.where)
         assert kept is not None
         assert kept.events[0].content.parts[0].text == "The floor is 4."
+
+
+class Told(BaseLlm):
+    """A model that says who it is and how often it was asked; of the first turn it remembers what it was shown last."""
+
+    seen: list[list[tuple[str, str]]] = []  # noqa: RUF012  a field of pydantic is copied for each instance
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        texts = ["".join(part.text or "" for part in one.parts or ()) for one in llm_request.contents]
+        roles = [one.role or "" for one in llm_request.contents]
+        self.seen.append(list(zip(roles, texts, strict=True)))
+        text = f"{self.model} {len(self.seen)}"
+        yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text=text)]))
+
+
+def teller(name: str, **more: Any) -> LlmAgent:
+    return LlmAgent(name=name, model=Told(model=name), **more)
+
+
+async def asked(folder: Path, root: Any, *turns: str, acms: bool = True) -> None:
+    """Run turns of an agent; of "rewind" the last one is taken back."""
+    storage, kv = open_storage(f"sqlite:///{folder}/m.db"), open_kv(f"sqlite:///{folder}/m.db")
+    sessions: Any = ACMSSessionService(storage, kv) if acms else InMemorySessionService()
+    plugins = [ACMSPlugin(sessions, budget=4000)] if acms else []
+    runner = Runner(app=App(name=APP, root_agent=root, plugins=plugins), session_service=sessions)
+    await sessions.create_session(**ANA, session_id="s")
+    where = {"user_id": USER, "session_id": "s"}
+    for text in turns:
+        if text == "rewind":
+            found = await loaded(sessions)
+            last = [event.invocation_id for event in found.events if event.author == "user"][-1]
+            await runner.rewind_async(**where, rewind_before_invocation_id=last)
+            continue
+        message = types.Content(role="user", parts=[types.Part(text=text)])
+        async for _ in runner.run_async(**where, new_message=message):
+            pass
+    if acms:
+        await sessions.aclose()
+    await kv.aclose()
+    await storage.aclose()
+
+
+@pytest.mark.parametrize(
+    ("made", "turns"),
+    [
+        (lambda: [teller("a")], ["Yes.", "Yes.", "rewind", "Yes.", "My PIN is 1234.", "rewind", "No."]),
+        (lambda: [teller("a", include_contents="none")], ["Hello.", "Hello.", "Bye."]),
+        (lambda: [ParallelAgent(name="p", sub_agents=[teller("a"), teller("b")])], ["Hello.", "Hello."]),
+        (
+            lambda: [teller("a", static_instruction="Be brief.", instruction="It is Monday.")],
+            ["Hello.", "Bye."],
+        ),
+    ],
+    ids=["rewind", "no contents", "branches", "instructions"],
+)
+async def test_an_agent_is_shown_what_adk_shows_it(tmp_path: Path, made: Any, turns: Sequence[str]) -> None:
+    seen: list[Any] = []
+    for acms in (False, True):
+        root = SequentialAgent(name="root", sub_agents=made())
+        await asked(tmp_path, root, *turns, acms=acms)
+        agents = [one for agent in root.sub_agents for one in (agent.sub_agents or [agent])]
+        seen.append([one.model.seen for one in agents])
+    assert seen[1] == seen[0]
+    assert seen[0][0]
+
+
+async def test_what_others_said_is_left_out_where_it_was_rewound(tmp_path: Path) -> None:
+    first, second = teller("a"), teller("b")
+    root = SequentialAgent(name="root", sub_agents=[first, second])
+    await asked(tmp_path, root, "Hello.", "Again.", "rewind", "Bye.")
+    assert [text for _, text in second.model.seen[-1]] == ["Hello.", "[a]: a 1", "b 1", "Bye.", "[a]: a 3"]
+
+
+def test_what_adk_compacted_is_for_the_log_to_show() -> None:
+    events = [said(f"e{number}", f"Message {number}.") for number in range(4)]
+    for number, event in enumerate(events):
+        event.timestamp = float(number)
+    summary = types.Content(role="model", parts=[types.Part(text="Two messages.")])
+    compaction = EventCompaction(start_timestamp=0.0, end_timestamp=1.0, compacted_content=summary)
+    events.append(Event(author="user", actions=EventActions(compaction=compaction)))
+    contents = [summary, *(event.content for event in events[2:4] if event.content)]
+    assert visible(contents, events, "keeper") == (frozenset(), [])
+    assert visible(contents[:2], events, "keeper") == (frozenset({"e3"}), [])
 
 
 class Disk(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -41,6 +42,61 @@ async def test_a_run_with_a_checkpointer_is_stored_once() -> None:
     assert state.values["messages"] == await agent.kept()
 
 
+async def test_a_checkpointer_that_is_behind_a_correction_does_not_take_it_back() -> None:
+    agent = Driver("memory://", options={"checkpointer": InMemorySaver()})
+    agent.model.given = [AIMessage("MySQL.", id="a1"), AIMessage("Because.", id="a2")]
+    await agent.turn("Which database?", "u1")
+    await agent.session.replace("a1", "PostgreSQL.")
+    await agent.turn("Why?", "u2")
+    assert [one.text for one in agent.model.seen[-1]][-3:] == ["Which database?", "PostgreSQL.", "Why?"]
+    assert (await agent.kept())[1].text == "PostgreSQL."
+
+
+def _texts(messages: Sequence[BaseMessage]) -> list[str]:
+    return [one.text or f"({one.type})" for one in messages]
+
+
+async def test_a_turn_that_is_made_again_is_shown_without_what_came_of_it_before() -> None:
+    agent = Driver("memory://", options={"checkpointer": InMemorySaver()})
+    call = {"id": "c1", "name": "disk", "args": {"host": "host-1"}, "type": "tool_call"}
+    agent.model.given = [
+        AIMessage("A1", id="a1"),
+        AIMessage("A2", id="a2"),
+        AIMessage("", id="a3", tool_calls=[call]),
+        AIMessage("A2 new", id="a4"),
+    ]
+    await agent.turn("Q1", "u1")
+    await agent.turn("Q2", "u2")
+    config: Any = {"configurable": {"thread_id": agent.name}}
+    states = [one async for one in agent.graph.aget_state_history(config)]
+    before = next(one.config for one in states if one.next == ("model",) and len(one.values["messages"]) == 3)
+    config = await agent.graph.aupdate_state(before, {"messages": [HumanMessage("Q2, edited", id="u2")]})
+    await agent.graph.ainvoke(None, config)
+    assert _texts(agent.model.seen[-2]) == ["Q1", "A1", "Q2, edited"]
+    assert _texts(agent.model.seen[-1]) == ["Q1", "A1", "Q2, edited", "(ai)", script.disk("host-1")]
+    await agent.turn("Q3", "u3")
+    assert _texts(agent.model.seen[-1])[3:] == ["(ai)", script.disk("host-1"), "A2 new", "Q3"]
+    assert "A2" in _texts(await agent.kept())
+
+
+async def test_a_turn_that_is_repeated_goes_on_where_it_was_and_is_answered_anew_once_it_was_over() -> None:
+    agent = Driver("memory://")
+    call = {"id": "c1", "name": "disk", "args": {"host": "host-1"}, "type": "tool_call"}
+    said = [HumanMessage("Q1", id="u1"), AIMessage("", id="a1", tool_calls=[call])]
+    said.append(ToolMessage("40 %", id="t1", tool_call_id="c1"))
+    await ACMSChatMessageHistory(agent.session).aadd_messages(said)
+    agent.model.given = [AIMessage("A1", id="a2"), AIMessage("A1 again", id="a3")]
+    await agent.turn("Q1", "u1")
+    assert _texts(agent.model.seen[-1]) == ["Q1", "(ai)", "40 %"]
+    await agent.turn("Q1", "u1")
+    assert _texts(agent.model.seen[-1]) == ["Q1"]
+    await agent.session.ingest("user", "A note that no framework knows.")
+    await agent.graph.ainvoke(
+        {"messages": [*said[:1], HumanMessage("Q2", id="u2")]}, {"configurable": {"thread_id": "s"}}
+    )
+    assert _texts(agent.model.seen[-1]) == ["Q1", "A note that no framework knows.", "Q2"]
+
+
 async def test_reasoning_goes_back_within_its_turn_and_within_the_budget() -> None:
     thinking = {"type": "thinking", "thinking": "A disk.", "signature": "c2ln"}
     call = {"type": "tool_use", "id": "c1", "name": "disk", "input": {"host": "host-1"}}
@@ -58,6 +114,27 @@ async def test_reasoning_goes_back_within_its_turn_and_within_the_budget() -> No
     assert shown["a1"] == thought.model_copy(update={"content": ""})
     assert shown["a2"] == long.model_copy(update={"content": ""})
     assert [one for one in await agent.kept() if one.id in ("a1", "a2")] == [thought, long]
+
+
+@pytest.mark.parametrize("texts", [["One.", "Two."], ["One.\n", "", "Two."], ["data: x"], ['src="data:x"']])
+async def test_reasoning_goes_back_whatever_the_texts_beside_it_are(texts: list[str]) -> None:
+    call = {"id": "c1", "name": "disk", "args": {"host": "host-1"}, "type": "tool_call"}
+    thinking = {"type": "thinking", "thinking": 'About "data:x".', "signature": "c2ln"}
+    blocks = [thinking, *({"type": "text", "text": text} for text in texts)]
+    thought = AIMessage(blocks, id="a1", tool_calls=[call])
+    agent = Driver("memory://")
+    agent.model.given = [thought, AIMessage("40 %", id="a2")]
+    await agent.turn("How full is it?", "u1")
+    assert agent.model.seen[-1][-2] == thought
+
+
+@pytest.mark.parametrize("given", [AIMessage("", id="a1"), AIMessage(" \n", id="a1"), AIMessage([], id="a1")])
+async def test_a_message_that_says_nothing_ends_no_run(given: AIMessage) -> None:
+    agent = Driver("memory://")
+    agent.model.given = [given, AIMessage("40 %", id="a2")]
+    await agent.turn("", "u1")
+    await agent.turn("How full is it?", "u2")
+    assert (await agent.kept())[:2] == [HumanMessage("", id="u1"), given]
 
 
 def test_blocking_code_may_run_an_agent_also_inside_an_event_loop() -> None:

@@ -246,7 +246,9 @@ async def test_images_of_the_current_turn_are_sent_and_a_budget_without_room_is_
     image = {"role": "user", "content": [{"type": "input_image", "image_url": "https://example.org/a.png"}]}
     agent.config.call_model_input_filter = agent.session.within(4000)
     await Runner.run(agent.agent, [image], session=agent.session, run_config=agent.config)
-    assert agent.model.seen[0][-1] == image
+    assert agent.model.seen[0] == [image]
+    await Runner.run(agent.agent, [image], session=agent.session, run_config=agent.config)
+    assert [item for item in agent.model.seen[1] if item.get("role") == "user"] == [image, image]
     agent.config.call_model_input_filter = agent.session.within(20)
     with pytest.raises(FitError):
         await agent.turn("Hello.")

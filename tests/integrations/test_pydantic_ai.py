@@ -157,6 +157,32 @@ async def test_a_history_that_is_passed_is_stored_once() -> None:
     assert all(one in history for one in answers)
 
 
+async def test_a_request_ends_where_the_history_ends_that_is_passed() -> None:
+    model = Model()
+    async with ACMS("s", "memory://", None) as session:
+        made = agent(session, model)
+        begun = (await made.run("The floor is 3.")).all_messages()
+        await made.run(script.said(1), message_history=begun)
+        for one in (made, agent(session, model)):
+            said = await one.run(script.said(2), message_history=begun)
+            asked = {"role": "user", "content": script.said(2)}
+            assert chat(model.seen[-2]) == [*chat(begun), asked]
+            assert chat(model.seen[-1]) == [*chat(begun), *chat(said.new_messages())[:-1]]
+            begun = begun if one is made else said.all_messages()
+        await one.run("Thanks.", message_history=begun)
+        assert chat(model.seen[-1])[:-1] == chat(begun)
+        assert script.said(1) in [entry.content for entry in await session.entries()]
+
+
+async def test_a_correction_is_not_taken_back_by_a_history_that_is_passed() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        said = (await agent(session, Model()).run("The floor is 3.")).all_messages()
+        await session.replace((await session.entries())[0].id, "The floor is 4.")
+        model = Model()
+        await agent(session, model).run("Thanks.", message_history=said)
+        assert chat(model.seen[-1])[0]["content"] == "The floor is 4."
+
+
 async def test_a_message_of_a_history_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[ModelMessage] = []
     monkeypatch.setattr(

@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic_ai import Agent, Conversation, ModelRequest, ModelResponse, TextPart, UserPromptPart
-from pydantic_ai.conversation_store import ConversationConflict, ConversationStore, InMemoryConversationStore
+from pydantic_ai.conversation_store import (
+    ConversationConflict,
+    ConversationEntry,
+    ConversationStore,
+    InMemoryConversationStore,
+)
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import BinaryContent, ModelMessage, SystemPromptPart
 from pydantic_ai.models.test import TestModel
@@ -215,6 +221,32 @@ async def test_what_is_erased_is_missing_and_a_scope_is_erased_whole(
     assert script.left_in(tmp_path, ["marzipan", "bWFyemlwYW4", "Question 1"]) == []
     assert [one.conversation_id for one in await store.list_conversations()] == ["b"]
     assert (await store.load("b")).messages == other
+
+
+async def test_what_was_erased_and_is_put_again_is_kept_nowhere(
+    store: ACMSConversationStore, tmp_path: Path
+) -> None:
+    secret = [
+        ModelRequest([UserPromptPart("The code is marzipan."), SystemPromptPart("Be brief.")]),
+        ModelResponse([TextPart("So it is marzipan.")]),
+    ]
+    messages = [*turn(1), *secret, *turn(2)]
+    await store.save(Conversation(conversation_id="a", messages=messages), scope=USER)
+    session = await store.session("a")
+    assert session is not None
+    for entry in [entry for entry in await session.entries() if "marzipan" in entry.content]:
+        await session.erase(entry.id)
+    record = await store.read_record("a")
+    assert record is not None
+    entries = [
+        ConversationEntry(id=f"n{at}", parent_id=f"n{at - 1}" if at else None, message=message)
+        for at, message in enumerate(messages)
+    ]
+    again = replace(record, head_id="n5", revision="again")
+    await store.write_record(again, new_entries=entries, expected_revision=record.revision)
+    assert [one.message for one in await store.read_history("n5")] == [*messages[:2], *messages[4:]]
+    await store.aclose()
+    assert script.left_in(tmp_path, ["marzipan"]) == []
 
 
 async def test_history_and_store_share_a_log(store: ACMSConversationStore) -> None:

@@ -229,6 +229,32 @@ async def test_what_acms_wrote_is_passed_over(storage: Storage) -> None:
         assert counts(await session.sync(users("ab"))) == (0, 0, 0, 2, 0)
 
 
+async def test_a_list_that_is_behind_a_correction_does_not_take_it_back(storage: Storage) -> None:
+    for key in ("k", None):
+        async with session_on(storage, f"s-{key}") as session:
+            asked, answered = user("a", key and "q"), user("MySQL", key)
+            await session.sync([asked, answered])
+            old = (await session.entries())[-1].id
+            await session.replace(old, "PostgreSQL")
+        async with session_on(storage, f"s-{key}") as session:  # another process
+            done = await session.sync([asked, answered, user("b", key and "q2")])
+            assert (counts(done), await in_force(session)) == ((1, 0, 0, 2, 0), "aPostgreSQLb")
+            assert counts(await session.sync([asked, answered], gone="retract")) == (0, 0, 1, 2, 0)
+            await session.replace(old, "SQLite")
+            assert counts(await session.sync([asked, user("PostgreSQL", key)])) == (0, 0, 0, 2, 0)
+
+
+async def test_a_list_may_take_back_its_own_edits_also_behind_a_correction(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        for text in "aba":
+            await session.sync([user(text, "k")])
+            assert await in_force(session) == text
+        await session.replace("k", "c")
+        for text in "da":
+            await session.sync([user(text, "k")])
+            assert await in_force(session) == text
+
+
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -16,7 +16,7 @@ from acms.log import facts as rules
 from acms.log.encoding import micros
 from acms.log.in_force import MERGED, SEEN, Cover
 from acms.log.merges import KEPT
-from acms.model import Draft, Entry, Json, Kind, Origin, Span
+from acms.model import EMPTY, Draft, Entry, Json, Kind, Origin, Span
 from acms.write import retirement
 from acms.write.episodes import Tail
 
@@ -148,6 +148,7 @@ class _Writing:
             group=self._group(shown),
             replaces=tuple(sorted(spans)),
             sources=tuple(dict.fromkeys((said.id, shown.id, *original))),
+            data=EMPTY,  # no list of ours has said it
         )
 
     def _group(self, shown: Entry) -> str | None:

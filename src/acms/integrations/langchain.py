@@ -29,6 +29,7 @@ from pydantic import ConfigDict
 
 from acms.errors import ConfigurationError
 from acms.integrations.langchain_messages import chat_message, completed, message_of, offered, stored
+from acms.integrations.left_out import LeftBehind, without
 from acms.integrations.model_input import scope_of, storable
 from acms.integrations.sessions import Sessions
 from acms.ports import StorageBackend
@@ -63,6 +64,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         self._namespace = namespace
         self._codec = OpenAIChat("gpt-5")
         self._sessions = Sessions(storage, **options)
+        self._left = LeftBehind()
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
@@ -114,13 +116,15 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             prompt = prompt.tools(tools)
         asked = next((one.text for one in reversed(request.messages) if isinstance(one, HumanMessage)), "")
         async with self._session(config) as session:
-            await session.sync([stored(message) for message in request.messages])
-            prompt = prompt.history(session)
+            done = await session.sync([stored(message) for message in request.messages])
+            hidden = await self._left.find(session, done)
+            log = without(session, hidden)
+            prompt = prompt.history(log)
             if (asked := storable(asked)).strip():
-                prompt = prompt.recall(session, asked, scope=scope_of(session))
+                prompt = prompt.recall(log, asked, scope=scope_of(session))
             rendered = await prompt.render(self._budget)
             sources = [message.sources for message in rendered.messages[written:]]
-            entries = {entry.id: entry for entry in await session.entries(len(sources))}
+            entries = {entry.id: entry for entry in await session.entries(len(sources) + len(hidden))}
             keys = await session.keys([ids[0] for ids in sources if len(ids) == 1])
         shown = rendered.payload["messages"][written:]
         found = [message_of(one, ids, keys, entries) for one, ids in zip(shown, sources, strict=True)]

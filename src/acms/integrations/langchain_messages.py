@@ -26,7 +26,8 @@ from acms.text.chat_messages import RECALLED, SUMMARY, medium, wrap
 __all__ = ["Restored", "chat_message", "completed", "message_of", "offered", "stored"]
 
 _VENDOR = "langchain"
-_PLAIN = {"type", "id", "tool_calls", "tool_call_id"}
+_CALLED = {"tool_calls", "tool_call_id"}
+_PLAIN = {"type", "id", *_CALLED}
 _READ = ("content", "additional_kwargs")
 """What may hold more than a chat message, and is sent to a model: reasoning, calls of server tools."""
 
@@ -53,7 +54,8 @@ def stored(message: BaseMessage) -> dict[str, Any]:
         more.pop("content", None)
     if isinstance(message, ToolMessage) and not _is_json(message.artifact):
         more.pop("artifact", None)
-    if more:
+    silent = not str(chat["content"] or "").strip() and not chat.keys() & _CALLED
+    if more or silent:  # a model may say nothing, and that is stored too
         chat["parts"] = [Raw(_VENDOR, _json(more))]
     return chat
 
@@ -73,10 +75,7 @@ def message_of(
         more = json.loads((ids[0] in entries and raw_of(entries[ids[0]], _VENDOR)) or "{}")
     except ValueError:  # something was taken out of it
         return Restored(message, {})
-    if (
-        "content" in more
-        and storable(message.model_copy(update={"content": more["content"]}).text) != message.text
-    ):
+    if "content" in more and storable(_text_of(more["content"])) != _text_of(message.content):
         del more["content"]
     return Restored(message, more)
 
@@ -141,10 +140,26 @@ def _storable(value: Any) -> Any:
     return storable(value) if isinstance(value, str) else value
 
 
-def _has_bytes(content: Any) -> bool:
+def _text_of(content: Any) -> str:
+    """Return the text of a content as a log has it."""
+    if isinstance(content, str):
+        return content
+    texts = [one if isinstance(one, str) else one.get("type") == "text" and one["text"] for one in content]
+    return "\n".join(filter(None, texts))
+
+
+def _has_bytes(value: Any) -> bool:
     """Return whether a content brings media along, which a log does not hold."""
-    text = _json(content)
-    return '"base64"' in text or '"data:' in text
+    if isinstance(value, list):
+        return any(map(_has_bytes, value))
+    if not isinstance(value, dict):
+        return False
+    links = [value.get(name) for name in ("url", "image_url", "file_data")]
+    return (
+        "base64" in (*value, value.get("type"), value.get("source_type"))
+        or any(isinstance(one, str) and one.startswith("data:") for one in links)
+        or any(map(_has_bytes, value.values()))
+    )
 
 
 def _is_json(value: Any) -> bool:

@@ -7,13 +7,14 @@ wrote itself (recalled text, a summary, a message that was cut, edited or redact
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from json import dumps, loads
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from acms.errors import EntryNotFoundError, FitError, TokenBudgetExceededError
+from acms.integrations.left_out import without
 from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
 from acms.prompt import Prompt, Rendered
@@ -106,15 +107,19 @@ class _Sourced(NamedTuple, Generic[M]):
 
 
 async def model_input(
-    session: ACMS, request: Request, dialect: Dialect[M], known: Mapping[str, M] | None = None
+    session: ACMS,
+    request: Request,
+    dialect: Dialect[M],
+    known: Mapping[str, M] | None = None,
+    hidden: Collection[str] = (),
 ) -> list[M]:
     """Return what the model is shown of a session, oldest first, without the instructions of the request.
 
-    `known` are messages the framework has at hand, by key: they are handed back themselves. In a named namespace its
-    other sessions are recalled from; after an answer of the model nothing is. `TokenBudgetExceededError` when what must
-    be there does not fit.
+    `known` are messages the framework has at hand, by key: they are handed back themselves; `hidden` are ids of entries
+    that are not shown. In a named namespace its other sessions are recalled from; after an answer of the model nothing
+    is. `TokenBudgetExceededError` when what must be there does not fit.
     """
-    newest = await session.entries(1)
+    newest = [one for one in await session.entries(1 + len(hidden)) if one.id not in hidden][-1:]
     if not newest:
         return []
     if newest[0].role is Role.ASSISTANT:  # the turn is over: what it recalled would stand behind its answer
@@ -124,7 +129,7 @@ async def model_input(
     read: dict[str, _Original[M] | None] = {}
     for _ in range(_TRIES):
         try:
-            rendered = await _prompt(session, request).render(room)
+            rendered = await _prompt(session, request, hidden).render(room)
         except FitError:
             if not over:
                 raise
@@ -148,13 +153,14 @@ def scope_of(session: ACMS) -> Literal["session", "namespace"]:
     return "session" if session.namespace == "default" else "namespace"
 
 
-def _prompt(session: ACMS, request: Request) -> Prompt:
+def _prompt(session: ACMS, request: Request, hidden: Collection[str]) -> Prompt:
     prompt = Prompt(request.codec).tools(request.tools)
     if request.instructions:
         prompt = prompt.system(storable(request.instructions))
-    prompt = prompt.history(session)
+    shown = without(session, hidden)
+    prompt = prompt.history(shown)
     if (query := storable(request.query)).strip():
-        prompt = prompt.recall(session, query, scope=scope_of(session))
+        prompt = prompt.recall(shown, query, scope=scope_of(session))
     return prompt
 
 

@@ -209,8 +209,11 @@ def _what(item: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _says(item: Any) -> bool:
-    """Return whether an item says something that ACMS understands; the others go to their provider alone."""
-    return len(_message(item)["parts"]) > 1
+    """Return whether an item says something that ACMS understands; the others go to their provider alone.
+
+    A message of the user does, be it but an image: a turn begins with it.
+    """
+    return item.get("role") == "user" or len(_message(item)["parts"]) > 1
 
 
 def _pending(given: Sequence[Any], stored: Sequence[Entry]) -> Sequence[Any]:

@@ -36,6 +36,9 @@ SIZE = 16
 KEY = ":compaction"
 """Behind the key of a message: the key of the summary that came with it."""
 
+LISTED = "listed"
+"""Says in the data of an edit that it came out of a list; others are corrections, which the list may not know."""
+
 
 @dataclass(slots=True)
 class Row:
@@ -65,6 +68,8 @@ class Row:
     live: bool = True
     #: False once its content is gone.
     legible: bool = True
+    #: Digests of what it said before, where the newest edit is a correction.
+    corrected: tuple[bytes, ...] = ()
 
 
 def digest(text: str) -> bytes:
@@ -232,6 +237,11 @@ class Known:
 
     def _read(self) -> list[Row]:
         read = read_as(self.cover)
+        edits: dict[int, list[Entry]] = {}
+        for entry in self.cover.replacing:
+            if entry.kind is Kind.MESSAGE:
+                for first, _ in entry.replaces:
+                    edits.setdefault(first, []).append(entry)
         found: list[Row] = []
         for row in self._told:
             edit, ended = read(row.version)
@@ -242,6 +252,9 @@ class Known:
             if edit is not None:
                 now = _row(edit)
                 now.version, now.first, now.key = row.version, row.first, row.key
+                if LISTED not in edit.data:
+                    before = [one for one in edits[row.version] if one.version < edit.version]
+                    now.corrected = (row.wording, *(_row(one).wording for one in before))
             else:
                 now = row if ended is None else replace(row)
             now.live = ended is None

@@ -5,7 +5,8 @@ common subsequence, its latest place in the log. Instructions that a list begins
 and take the place of those that the log begins with. Calls of tools and results whose text changed are known by the
 ids of their calls, next to what is known; an answer that was streamed, the last of the log, by what it begins with.
 What lost its content is known by its place between others, under a key only with as many tokens as it had: a key that
-the log does not know is a sign of something new.
+the log does not know is a sign of something new. What was corrected in the log is known by what it said before, too,
+and such a list is behind: it takes back no correction.
 
 Calls of tools and their results are then paired as if the log had said from the start what it says now, and
 `episodes.place` had placed it: a call opens a group, a result joins the group in which its call waits for it.
@@ -13,7 +14,7 @@ Calls of tools and their results are then paired as if the log had said from the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple, cast
@@ -103,6 +104,8 @@ def _changed(item: Item, row: Row, retract: bool, edited: bool) -> bool:
         return False
     if not row.live:
         return retract
+    if item.wording in row.corrected:
+        return False
     if edited and item.wording != row.wording:
         return True
     if item.key is None or item.key != row.key:
@@ -164,7 +167,8 @@ def _in_order(items: Sequence[Item], rows: Sequence[Row], matched: list[int | No
     ours = [at for at, place in enumerate(matched) if place is None]
     theirs = [place for place, row in enumerate(rows) if row.legible and place not in taken]
     said = [items[at].wording for at in ours]
-    known = [rows[place].wording for place in theirs]
+    texts = set(said)
+    known = [_wording(rows[place], texts) for place in theirs]
     live = [rows[place].live for place in theirs]
     overlap = _overlap(said, known)
     found = {at: len(theirs) - overlap + at for at in range(overlap)}
@@ -178,6 +182,11 @@ def _in_order(items: Sequence[Item], rows: Sequence[Row], matched: list[int | No
     for at, order in found.items():
         if items[ours[at]].key is None or rows[theirs[order]].key is None:
             matched[ours[at]] = theirs[order]
+
+
+def _wording(row: Row, said: Set[bytes]) -> bytes:
+    """Return what a list knows a message by: where it was corrected perhaps what it said before."""
+    return next((one for one in (row.wording, *row.corrected) if one in said), row.wording)
 
 
 def _candidates(

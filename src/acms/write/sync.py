@@ -312,6 +312,7 @@ def _edit(draft: Draft, old: Entry, item: Item, group: str | None) -> Draft:
         group=group,
         replaces=(*old.replaces, (old.version, old.version)),
         sources=(old.id,),
+        data={known.LISTED: True},
     )
 
 

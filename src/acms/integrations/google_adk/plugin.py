@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from google.adk.agents.callback_context import CallbackContext
@@ -13,9 +13,11 @@ from google.adk.plugins.base_plugin import BasePlugin
 from acms.codecs import OpenAIChat
 from acms.integrations.google_adk.events import EventDialect, reported
 from acms.integrations.google_adk.sessions import ACMSSessionService
+from acms.integrations.google_adk.visible import visible
 from acms.integrations.model_input import Request, model_input
 from acms.ports import Codec
 from acms.prompt_types import Tool
+from acms.session import ACMS
 
 __all__ = ["ACMSPlugin"]
 
@@ -25,7 +27,8 @@ class ACMSPlugin(BasePlugin):
 
     The budget covers the whole request: instructions, tools, contents, by the count of `codec`. Events are shown as
     they are; recalled text stands in a content of the user before the newest one. What other agents of the session said
-    is told as theirs.
+    is told as theirs. What ADK keeps from an agent is not shown: what was rewound, other branches, earlier turns where
+    it includes no contents. Contents that ADK adds itself stay.
     """
 
     def __init__(
@@ -39,25 +42,38 @@ class ACMSPlugin(BasePlugin):
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
-        """Put what the log shows in the place of the request's contents."""
+        """Put what the log shows of the events that the agent may see in the place of the request's contents."""
         session = callback_context.session
+        given = visible(llm_request.contents, session.events, callback_context.agent_name)
+        added = [_texts(content) for _, content in given.added]
         request = Request(
             codec=self._codec,
             budget=self._budget,
             query=_texts(callback_context.user_content),
-            instructions=_texts(llm_request.config.system_instruction),
+            instructions="\n\n".join(filter(None, [_texts(llm_request.config.system_instruction), *added])),
             tools=_tools(llm_request.config.tools),
         )
         dialect = EventDialect(callback_context.agent_name)
         known = {event.id: event for event in session.events}
         async with self._sessions.use(session) as memory:
-            shown = await model_input(memory, request, dialect, known)
-        llm_request.contents = [
-            reported(event) if dialect.is_foreign(event) else event.content
-            for event in shown
-            if event.content is not None
-        ]
+            hidden = await _entries(memory, given.hidden)
+            shown = await model_input(memory, request, dialect, known, hidden)
+        behind = {event.id for event in shown}
+        contents = [content for id, content in given.added if id not in behind]
+        for event in shown:
+            if event.content is not None:
+                contents.append(reported(event) if dialect.is_foreign(event) else event.content)
+            contents += [content for id, content in given.added if id == event.id]
+        llm_request.contents = contents
         return None
+
+
+async def _entries(memory: ACMS, events: Collection[str]) -> frozenset[str]:
+    """Return the ids of the entries in force that hold some events."""
+    if not events:
+        return frozenset()
+    keys = await memory.keys([entry.id for entry in await memory.entries()])
+    return frozenset(id for id, key in keys.items() if key in events)
 
 
 def _texts(given: Any) -> str:

@@ -20,6 +20,7 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext
 
 from acms.codecs import OpenAIChat
+from acms.integrations.left_out import LeftBehind
 from acms.integrations.model_input import Made, Request, model_input, storable
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
@@ -51,6 +52,8 @@ class _Stored(NamedTuple):
     known: Mapping[str, Piece] = {}
     #: How many messages have the same key.
     seen: Mapping[str, int] = {}
+    #: Ids of the entries of the log that it goes without.
+    hidden: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -67,6 +70,7 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
     budget: int
     codec: Codec = field(default_factory=lambda: OpenAIChat("gpt-5"))
     _stored: _Stored = field(default=_Stored(), init=False, repr=False, compare=False)
+    _left: LeftBehind = field(default_factory=LeftBehind, init=False, repr=False, compare=False)
 
     async def prepare_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
@@ -86,7 +90,7 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
                 for one in (*parameters.function_tools, *parameters.output_tools)
             ],
         )
-        shown = await model_input(self._session(ctx), request, DIALECT, known)
+        shown = await model_input(self._session(ctx), request, DIALECT, known, self._stored.hidden)
         messages: list[ai.ModelMessage] = [ai.ModelRequest(list(system))] if system else []
         messages += [piece.message for piece in shown]
         newest = request_context.messages[-1]
@@ -112,14 +116,16 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
         session = self._session(ctx)
         last = self._stored if self._stored.session is session else _Stored()
         grown = len(messages) >= len(last.messages) and all(map(is_, messages, last.messages))
-        same = last if grown else _Stored()
+        same = last if grown else _Stored()  # of another list it matters where in the log it ends
         seen = Counter(same.seen)
         found = {piece.key: piece for piece in pieces(messages[len(same.messages) :], seen)}
-        new = [one for key, one in found.items() if last.known.get(key) != one]
+        new = [one for key, one in found.items() if same.known.get(key) != one]
+        hidden = same.hidden
         if new:
-            await session.sync([DIALECT.write(one) for one in new])
+            done = await session.sync([DIALECT.write(one) for one in new])
+            hidden |= await self._left.find(session, done)
         known = {**same.known, **found}
-        self._stored = _Stored(session, tuple(messages), known, seen)
+        self._stored = _Stored(session, tuple(messages), known, seen, hidden)
         return known
 
 

@@ -155,7 +155,7 @@ class ACMSConversationStore(ConversationStore):
 
     async def _read_entries(self, rows: Sequence[tuple[str, Any]]) -> list[ConversationEntry]:
         """Put entries together, without those that were erased."""
-        ids = list(dict.fromkeys(id for _, data in rows for _, id in data["kept"]))
+        ids = list(dict.fromkeys(id for _, data in rows for _, id in data["kept"] if id))
         kept: dict[str, Piece] = {}
         for id, entry in zip(ids, await self._storage.get(ids), strict=True):
             piece = None if entry is None else original(entry, DIALECT)
@@ -178,6 +178,7 @@ class ACMSConversationStore(ConversationStore):
             done = await session.sync(list(told.values()))
             keys = await session.keys([*done.unchanged, *done.appended, *done.replaced])
             ids, appended = {key: id for id, key in keys.items()}, done.appended
+            ids.update(dict.fromkeys([list(told)[at] for at in done.erased], ""))
         for entry, found in zip(entries, said, strict=True):
             data = {
                 "namespace": session.namespace,
@@ -193,7 +194,7 @@ class ACMSConversationStore(ConversationStore):
         if parent is None or parent.data["namespace"] != namespace or record.head_id is None:
             return False
         row = await self._kv.get(_ENTRY + record.head_id)
-        ids = [id for _, id in row.data["kept"]] if row else []
+        ids = [id for _, id in row.data["kept"] if id] if row else []
         (last,) = await self._storage.get(ids[-1:]) or (None,)
         if last is None:
             return False
@@ -215,7 +216,10 @@ def _record(row: KVEntry) -> ConversationRecord:
 
 
 def _entry_row(entry: ConversationEntry, found: Sequence[Piece], ids: Mapping[str, str]) -> dict[str, Json]:
-    """Return what is kept of an entry beside its log: which ids say it, and what of the message they do not say."""
+    """Return what is kept of an entry beside its log: which ids say it, and what of the message they do not say.
+
+    The id of what was erased is empty: nothing says it any more.
+    """
     kept = [piece for piece in found if piece.key in ids and not unkept(piece)]
     message = dumped(entry.message)
     if isinstance(entry.message, ModelResponse):

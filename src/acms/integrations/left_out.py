@@ -1,0 +1,130 @@
+"""What of a log a framework's own list leaves out: kept, and not shown to the model.
+
+A framework may go back to an earlier point of a conversation, repeat a turn, or show one agent less than another. The
+log keeps everything; a request made of it ends where the list ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from acms.log.in_force import Unit
+from acms.model import Entry, Role, ToolCall
+from acms.ports import StorageBackend, TokenCounter
+from acms.privacy.stage import Stage
+from acms.prompt.render_log import RenderLog
+from acms.prompt.steps import Readable
+from acms.recall.pipeline import Gathered
+from acms.results import ContextItems, Synced
+from acms.session import ACMS
+
+__all__ = ["LeftBehind", "without"]
+
+
+class LeftBehind:
+    """What lists go without that stood behind their last message when that was all of them the log knew.
+
+    It is remembered for each session while that is open: a list that goes on from there still goes without it.
+    """
+
+    def __init__(self) -> None:
+        #: Of each session the ids of such entries, each with that of the message it stands behind.
+        self._known: WeakKeyDictionary[ACMS, dict[str, str]] = WeakKeyDictionary()
+
+    async def find(self, session: ACMS, done: Synced) -> frozenset[str]:
+        """Return the ids of what a list that was synced goes without.
+
+        A turn that was interrupted is no such thing, it goes on; nor is what has no key, which no framework said.
+        """
+        known = self._known.setdefault(session, {})
+        ours = {*done.unchanged, *done.replaced}
+        listed = ours.union(done.appended)
+        if ours:
+            last, tail = await _tail(session, ours, frozenset(done.appended))
+            keys = await session.keys([entry.id for entry in tail])
+            said = [entry for entry in tail if entry.id in keys]
+            if said and not _goes_on(said):
+                known.update(dict.fromkeys([entry.id for entry in said], last))
+        return frozenset(id for id, last in known.items() if last in listed and id not in listed)
+
+
+async def _tail(session: ACMS, ours: Collection[str], new: Collection[str]) -> tuple[str, Sequence[Entry]]:
+    """Return the last entry in force of a list, and the older ones than the new that stand behind it."""
+    count = len(new) + 1
+    while True:
+        entries = await session.entries(count)
+        place = max((at for at, entry in enumerate(entries) if entry.id in ours), default=-1)
+        if place >= 0:
+            return entries[place].id, [entry for entry in entries[place + 1 :] if entry.id not in new]
+        if len(entries) < count:
+            return "", ()
+        count *= 2
+
+
+def _goes_on(said: Sequence[Entry]) -> bool:
+    """Return whether entries are calls and answers of a turn that the model has not ended."""
+    called = any(isinstance(part, ToolCall) for part in said[-1].parts)
+    return (called or said[-1].role is Role.TOOL) and all(one.role is not Role.USER for one in said)
+
+
+def without(session: ACMS, hidden: Collection[str]) -> Readable:
+    """Return a session without some entries, as a prompt reads it; tool groups go as a whole."""
+    return _Without(session, frozenset(hidden)) if hidden else session
+
+
+class _Without:
+    def __init__(self, session: ACMS, hidden: frozenset[str]) -> None:
+        self._session = session
+        self._hidden = hidden
+
+    @property
+    def session_id(self) -> str:
+        return self._session.session_id
+
+    @property
+    def ends_at(self) -> str:
+        """Not None: what was placed when all was shown is not gone on with."""
+        return "list"
+
+    @property
+    def effort(self) -> float:
+        return self._session.effort
+
+    @property
+    def counter(self) -> TokenCounter:
+        return self._session.counter
+
+    @property
+    def storage(self) -> StorageBackend:
+        return self._session.storage
+
+    @property
+    def stage(self) -> Stage:
+        return self._session.stage
+
+    @property
+    def render_log(self) -> RenderLog | None:
+        return self._session.render_log
+
+    async def context_id(self) -> str | None:
+        return await self._session.context_id()
+
+    async def said(self, *, budget: int | None = None, **how: Any) -> Gathered:
+        more = 0
+        while True:
+            asked = None if budget is None else budget + more
+            found = await self._session.said(budget=asked, **how)
+            units = [unit for unit in found.units if not self._hides(unit)]
+            lost = sum(entry.tokens for unit in found.units if self._hides(unit) for entry in unit.entries)
+            if asked is None or found.whole or lost <= more:
+                return replace(found, units=units)
+            more = lost
+
+    async def recall(self, query: str, *, exclude: Iterable[str] = (), **how: Any) -> ContextItems:
+        return await self._session.recall(query, exclude={*exclude, *self._hidden}, **how)
+
+    def _hides(self, unit: Unit[Entry]) -> bool:
+        return any(entry.id in self._hidden for entry in unit.entries)
