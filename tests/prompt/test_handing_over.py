@@ -138,10 +138,10 @@ async def test_what_was_recalled_is_at_the_beginning_of_a_fork_too(codec: str) -
         for _ in range(8):
             await parent.turn()
         assert parent.last is not None
-        recalled = "<recalled>" in json.dumps(parent.last.payload)
-        if recalled and parent.last.tokens.upper_bound < 4000:
+        if "<recalled>" in json.dumps(parent.last.payload):
             child = await parent.hand_over("Go and look for the drill.", "child")
-            assert parent.grows(child)
-            grown += 1
+            grows = parent.grows(child)
+            assert grows or parent.last.tokens.upper_bound > 4000
+            grown += grows
         await parent.close()
     assert grown >= 2

@@ -19,6 +19,7 @@ from acms.log.encoding import is_summary
 from acms.log.in_force import Unit, is_sealed
 from acms.log.policy import PRIVATE
 from acms.log.read import cover_at, valid_times_at
+from acms.log.validation import UNNAMED
 from acms.log.validity import Period, label_of
 from acms.model import Context, Entry, Kind, Role, State
 from acms.plan.nodes import Atom, Composed, Fitted, Piece, Scope, Window
@@ -211,14 +212,14 @@ class Staying:
         return await self._still_so(context.id, others, known, kept)
 
     async def _known_elsewhere(self, others: Mapping[str, Sequence[str]]) -> bool:
-        """Return whether what is shown of other logs is in force there, and they are not private by now."""
+        """Return whether what is shown of other logs is in force there, and may still be shown outside of them."""
         storage = self._session.storage
         for owner, ids in others.items():
             try:
                 context, head = await storage.context(owner), await storage.head(owner)
             except SessionNotFoundError:
                 return False
-            if context.settings.get(PRIVATE):
+            if context.settings.get(PRIVATE) or context.namespace == UNNAMED:
                 return False
             cover = await cover_at(storage, owner, head, head.version)
             for row in await storage.get(ids):

@@ -160,7 +160,7 @@ class Arranging:
                 turn = None
                 continue
             part = self._part(one, role)
-            if part is None or (isinstance(part, Raw) and self._comes_first(part, index, message)):
+            if part is None or (isinstance(part, Raw) and self._comes_first(part, index, message, role)):
                 continue
             if turn is None or turn is not self._turns[-1]:
                 turn = self._turn(role, message)
@@ -194,13 +194,14 @@ class Arranging:
             return message.parts
         return [each for one in message.parts for each in anthropic_blocks.passages(one) or (one,)]
 
-    def _comes_first(self, part: Raw, index: int, message: PromptMessage) -> bool:
+    def _comes_first(self, part: Raw, index: int, message: PromptMessage, role: Role) -> bool:
         """Return whether an item is a compaction that has to come first, which is remembered.
 
         It is signed, or of a log, where what it stands for is left out and other things may stand in front of it.
         """
         signed = anthropic_blocks.comes_first(part)
-        summary = message.sources and all(isinstance(one, Raw) for one in message.parts)
+        others = [one for one in message.parts if not isinstance(one, Raw | Reasoning)]
+        summary = message.sources and all(self._part(one, role) is None for one in others)
         if signed is None or not (signed or summary):
             return False
         if self._first is not None:
