@@ -315,7 +315,8 @@ async def test_where_sessions_are_anybodys_no_fact_reaches_another_one(storage: 
         assert [(fact.value, fact.scope) for fact in await ana.facts()] == [("NATS", "session")]
         assert contents(await ben.recall("Which city, street and broker?")) == ["hi"]
         assert [one["content"] for one in await ben.messages("Which city?", budget=500)] == ["hi"]
-    assert [fact.value for fact in await on(storage, home.id).facts()] == ["Oslo"]  # it is not lost
+    profile = on(storage, home.id, namespace="default")
+    assert [fact.value for fact in await profile.facts()] == ["Oslo"]  # it is not lost
 
 
 async def test_what_the_profile_replaced_is_shown_in_no_session(storage: Storage) -> None:

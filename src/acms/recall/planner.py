@@ -392,11 +392,12 @@ def _by_score(
     heirs = _heirs(past)
     if heirs:
         order = list(dict.fromkeys(at for index in order for at in _chain(index, heirs)))
+    whole = sum(one.tokens for one in past) <= left
     chosen: dict[int, Choice] = {}
     for rank, index in enumerate(order):
         one = past[index]
         tokens = one.tokens
-        room = min(left, max(int(budget * RESULT), LEAST)) if len(one.costs) > 1 else 0
+        room = min(left, max(int(budget * RESULT), LEAST)) if len(one.costs) > 1 and not whole else 0
         if index in heirs and not chosen[heirs[index]].included:  # the room is for others
             chosen[index] = _without_heir(one)
         elif tokens > room >= min(one.costs) + LEAST:
