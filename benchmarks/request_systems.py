@@ -23,10 +23,10 @@ from acms.codecs import OpenAIChat
 from acms.errors import ACMSError
 from acms.ports import Embedder
 from acms.prompt import Prompt
+from acms.prompt_types import SEPARATOR, speak
 from acms.providers.tokens import default_counter
 from acms.results import ContextItem
 from acms.text import chat_messages
-from acms.text.paragraphs import SEPARATOR, speak
 
 Sent: TypeAlias = list[dict[str, Any]]
 """Chat messages."""

@@ -26,8 +26,7 @@ from acms.model import (
     Span,
     State,
 )
-from acms.prompt_types import Verdict
-from acms.text.paragraphs import SEPARATOR, paragraph, speak, under_days
+from acms.prompt_types import SEPARATOR, Verdict, paragraph, speak, under_days
 
 __all__ = [
     "Band",

@@ -18,12 +18,11 @@ from acms.plan.nodes import Left, Piece, Placed, Step
 from acms.ports import Codec
 from acms.prompt.manifest import FORMAT, Manifest, Read, Written
 from acms.prompt.manifest_writer import considered, fingerprint, ledger, messages, written
-from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool
+from acms.prompt_types import SEPARATOR, CacheMark, Count, Exactness, PromptMessage, Tool, speak
 from acms.providers.tokens import default_counter
 from acms.recall import planner
 from acms.results import Ledger, Verdict
 from acms.text import chat_messages
-from acms.text.paragraphs import SEPARATOR, speak
 from tests.support.logs import CONTEXT as LOG
 from tests.support.logs import entry
 

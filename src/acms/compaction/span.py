@@ -17,8 +17,8 @@ from acms.log.trust import instructs
 from acms.model import Entry, Kind, Privacy, Role, Span
 from acms.plan.prefix_cache import SLACK, step
 from acms.ports import TokenCounter, Turn
+from acms.prompt_types import speak
 from acms.results import named
-from acms.text.paragraphs import speak
 from acms.text.summary_form import LEAST, SHORTER
 from acms.text.tokenizer import spans
 

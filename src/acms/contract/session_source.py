@@ -26,11 +26,11 @@ from acms.log.validity import Labels, label_of, labelled
 from acms.model import Entry, Kind, Privacy, Role, Search, State
 from acms.model import Source as Origin
 from acms.privacy.detect import effective, redact
+from acms.prompt_types import speak
 from acms.recall.patience import patience
 from acms.results import ContextItem, ContextItems, named
 from acms.runtime.threads import breathe, off_loop
 from acms.session import ACMS
-from acms.text.paragraphs import speak
 from acms.text.tokenizer import spans
 from acms.view import View
 from acms.write.episodes import is_mark

@@ -15,8 +15,8 @@ from typing import Literal, TypeAlias
 from acms.log.encoding import locate
 from acms.log.in_force import MERGED, SEEN, UNDO, Cover, is_record
 from acms.model import Entry, Kind
+from acms.prompt_types import speak
 from acms.results import LINE, Change
-from acms.text.paragraphs import speak
 
 KEPT = "kept"
 """Ids in the data of a record: messages that stay as they are in a conflict, although nothing was done to them here."""

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from acms.model import Text
 from acms.plan.nodes import Atom, Composed, Keep, Piece, Scope, Truncate, Window
 from acms.ports import Codec
-from acms.prompt_types import PromptMessage
+from acms.prompt_types import PromptMessage, under_days
 from acms.text.chat_messages import passage
-from acms.text.paragraphs import under_days
 
 GENEROUS = 1.5
 """Pieces of a composed message are counted until their stated tokens are this many times the room there could be."""

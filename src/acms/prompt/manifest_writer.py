@@ -34,10 +34,9 @@ from acms.prompt.manifest import (
     Written,
     canonical,
 )
-from acms.prompt_types import CacheMark, Count, PromptMessage, Tool
+from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, under_days
 from acms.results import UNSURE, Ledger, Verdict
 from acms.text.chat_messages import ORPHAN, RECALLED, SUMMARY
-from acms.text.paragraphs import under_days
 
 _CUT = re.compile(r"(\s*\[…\]\s*)")
 """What a cut leaves between two stretches of a text: the mark of `plan.CUT`, and the blanks around it."""

@@ -21,10 +21,9 @@ from acms.log.validity import labelled
 from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, State, Text, ToolResult
 from acms.plan.nodes import Atom, Composed, Node, Piece, Scope, Strategy
 from acms.prompt.fit_state import written
-from acms.prompt_types import PromptMessage, Tool
+from acms.prompt_types import SEPARATOR, PromptMessage, Tool, speak, under_days
 from acms.results import ContextItem, ContextItems, spoken
 from acms.text import chat_messages
-from acms.text.paragraphs import SEPARATOR, speak, under_days
 
 if TYPE_CHECKING:
     from acms.ports import Codec, StorageBackend, TokenCounter

@@ -20,9 +20,9 @@ from acms.log.validity import labelled
 from acms.model import Entry, Kind, Media, Part, Privacy, Role, Source, Span, ToolResult
 from acms.ports import Frame, TokenCounter
 from acms.privacy.modes import Cleared
+from acms.prompt_types import SEPARATOR, speak, under_days
 from acms.results import UNSURE, Certainty, ContextItem, Ledger, Others, Verdict, joined, spoken
 from acms.text.condense import records
-from acms.text.paragraphs import SEPARATOR, speak, under_days
 from acms.text.tokenizer import terms, words
 
 CUT = " […] "

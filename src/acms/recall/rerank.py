@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from acms.log.in_force import Demotion, shown_role
 from acms.model import Entry, Kind, Privacy
+from acms.prompt_types import speak
 from acms.recall.candidates import Offer
 from acms.recall.corpus import Field
 from acms.recall.planner import Candidate, Choice, Pairs, Scores, Steps, best_first, trimmed
 from acms.recall.rank import Ranking, raise_score
-from acms.text.paragraphs import speak
 
 ABOVE = 1e-4
 """How much better than an earlier statement the one that takes its place is, of what is left to 1."""

@@ -8,9 +8,9 @@ import pytest
 
 from acms import ACMS, Prompt, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat
+from acms.prompt_types import SEPARATOR, paragraph, under_days
 from acms.providers.tokens import token_counter
 from acms.text.markers import own_words
-from acms.text.paragraphs import SEPARATOR, paragraph, under_days
 
 MONDAY = datetime(2026, 3, 2, 23, 50, tzinfo=UTC)
 ASKED = "Where is the owl?"
