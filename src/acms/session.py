@@ -497,7 +497,7 @@ class ACMS(View):
 
         Earlier versions still show it. An edited message goes with its edits. Retracting what was retracted already
         changes nothing and returns the version that did it; retracting a retraction or an edit undoes it. With `alone`
-        the rest of a tool group stays in the log; answers are not shown without their call. Facts that were made
+        the rest of a tool group stays in the log, and is not shown as long as it is incomplete. Facts that were made
         from a message go with it, and a fact goes with all it stands in for.
         """
         return await rewrite.retract(self._shared, self._writer, message_id, reason=reason, alone=alone)

@@ -19,7 +19,7 @@ from acms.log.in_force import (
     shown_role,
     units,
 )
-from acms.model import Draft, Entry, Kind, Raw, Role, State, ToolCall
+from acms.model import Draft, Entry, Kind, Raw, Role, State, ToolCall, ToolResult
 from tests.support.logs import NOON, Log, entry, versions_of
 
 # ── what is in force ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -218,12 +218,12 @@ def test_a_late_answer_moves_its_group_and_nothing_else() -> None:
     log.say("assistant", "c")
     before = log.shown()
     log.say("tool", "late", answers="c1")
-    assert before == [(1,), (2,), (3,), (4,)]
+    assert before == [(1,), (3,), (4,)]
     assert log.shown() == [(1,), (3,), (4,), (2, 5)]
     assert log.units()[-1].version == 5
 
 
-def test_an_unfinished_group_is_shown_whole() -> None:
+def test_an_unfinished_group_is_shown_whole_while_it_is_the_newest() -> None:
     log = Log()
     log.say("user", "a")
     log.say("assistant", calls=["c1", "c2"])
@@ -235,25 +235,17 @@ def test_an_unfinished_group_is_shown_whole() -> None:
     ]
 
 
-def test_an_unfinished_group_stays_where_it_is_when_the_talk_goes_on() -> None:
+def test_an_unfinished_group_in_the_middle_is_hidden_with_its_reason() -> None:
     log = Log()
     log.say("assistant", calls=["c1", "c2"])
     log.say("tool", "one of two", answers="c1")
     log.say("user", "never mind")
     folded = units(log.sequence(), whole=True)
-    assert versions_of(folded.units) == [(1, 2), (3,)]
-    assert [unit.complete for unit in folded.units] == [False, True]
-    assert folded.hidden == []
-
-
-def test_an_answer_whose_call_is_not_in_force_is_hidden_with_its_reason() -> None:
-    log = Log()
-    log.say("assistant", calls=["c1"])
-    log.say("tool", "40 %", answers="c1")
-    log.retract(1)
-    folded = units(log.sequence(), whole=True)
-    assert folded.units == []
-    assert [(one.version, reason) for one, reason in folded.hidden] == [(2, "its tool call is not in force")]
+    assert versions_of(folded.units) == [(3,)]
+    assert [(one.version, reason) for one, reason in folded.hidden] == [
+        (1, "its tool calls were never all answered"),
+        (2, "its tool calls were never all answered"),
+    ]
 
 
 def test_a_result_without_a_call_has_no_group_and_is_shown_as_text_of_the_user() -> None:
@@ -406,12 +398,13 @@ def naive_sequence(entries: list[Entry]) -> list[int]:
 
 
 def naive_units(sequence: list[Entry]) -> set[tuple[int, ...]]:
-    """Every message without a group alone; every group that has its calls."""
+    """Every message without a group alone; every group that has all its answers, or is the newest thing."""
     found: set[tuple[int, ...]] = set()
     for one in sequence:
         members = [other for other in sequence if one.group is not None and other.group == one.group] or [one]
-        asked = any(isinstance(part, ToolCall) for member in members for part in member.parts)
-        if one.group is None or asked:
+        asked = {part.call_id for member in members for part in member.parts if isinstance(part, ToolCall)}
+        told = {part.call_id for member in members for part in member.parts if isinstance(part, ToolResult)}
+        if one.group is None or (asked and (asked <= told or members[-1] is sequence[-1])):
             found.add(tuple(member.version for member in members))
     return found
 

@@ -177,11 +177,11 @@ def test_a_copy_of_what_is_offered_is_no_candidate() -> None:
 
 
 def test_a_copy_of_what_cannot_be_shown_is_offered() -> None:
-    """The better of the two answers a tool call that was retracted."""
+    """The better of the two belongs to a tool call that was never answered."""
     log = Log(BYTES.count)
-    log.say("assistant", "orders ship orders", calls=["c1"])
+    log.say("assistant", "orders ship orders", calls=["c1", "c2"])
     log.say("tool", "orders ship", answers="c1")
-    log.retract(1)
+    log.say("user", "I go on")
     for text in "abcde":
         log.say("user", text, after=9000)
     log.say("user", "orders ship", after=9000)
@@ -234,7 +234,7 @@ def test_a_tool_group_is_found_by_any_of_its_words_and_offered_whole() -> None:
     assert len(one.costs) == 3
 
 
-def test_what_a_call_that_waits_says_and_has_is_found_also_when_the_talk_goes_on() -> None:
+def test_a_call_that_waits_is_shown_while_it_is_the_newest_and_never_after() -> None:
     log = Log(BYTES.count)
     log.say("user", "orders?")
     log.say("assistant", "orders", calls=["c1"])
@@ -242,10 +242,8 @@ def test_what_a_call_that_waits_says_and_has_is_found_also_when_the_talk_goes_on
     assert found.current[-1].unit.version == 2
     assert not found.current[-1].unit.complete
     log.say("user", "never mind")
-    assert 2 in versions(offered(log).current)
-    for text in "abcdef":
-        log.say("user", text, after=9000)
-    assert 2 in versions(offered(log).past)
+    assert 2 not in versions(offered(log).current)
+    assert turned_down(offered(log))[2] == "hidden"
 
 
 # ── the ledger ──────────────────────────────────────────────────────────────────────────────────────────────────────

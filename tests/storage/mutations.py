@@ -310,13 +310,12 @@ FAULTS = [
     Fault(
         "units split a tool group", "memory",
         code(in_force, "units",
-             ("found.append(Unit(tuple(members), complete=calls <= answered))",
-              "found.extend(Unit((member,)) for member in members)")),
+             ("found.append(Unit(tuple(members)))", "found.extend(Unit((member,)) for member in members)")),
         "story",
     ),
     Fault(
-        "units hide an open group", "memory",
-        code(in_force, "units", ("if calls:", "if calls <= answered:")),
+        "units show an open group in the middle", "memory",
+        code(in_force, "units", ("elif index == len(sequence) - 1:", "elif True:")),
         "story",
     ),
     Fault(

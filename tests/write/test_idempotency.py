@@ -426,11 +426,10 @@ async def half_states(session: ACMS) -> None:
     batch = [entry.preview for entry in said if entry.preview.startswith("batch")]
     assert batch in ([], ["batch 0", "batch 1", "batch 2"])
     window = await session.window(10_000)
-    groups: dict[str, list[str | None]] = {}
+    groups: dict[str | None, int] = {}
     for item in window:
-        if item.group is not None:
-            groups.setdefault(item.group, []).append(item.role)
-    assert all(roles in (["assistant"], ["assistant", "tool"]) for roles in groups.values())
+        groups[item.group] = groups.get(item.group, 0) + 1
+    assert all(size == 2 for group, size in groups.items() if group is not None)
     ordinals = [one.ordinal for one in await session.episodes()]
     assert ordinals == list(range(1, len(ordinals) + 1))
 

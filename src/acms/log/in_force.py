@@ -460,14 +460,15 @@ class Units:
 
 
 NO_CALL = "its tool call is not in force"
+UNANSWERED = "its tool calls were never all answered"
 """Why an entry of a tool group cannot be shown."""
 
 
 def units(sequence: Sequence[Entry], *, whole: bool) -> Units:
     """Fold an effective sequence into units; `whole` says that it starts at the beginning of the log.
 
-    A tool group stands where its newest answer stands, so nothing before it moves when a late answer arrives. One with
-    open calls is shown as well: what was said and done in it is so, and who writes it says what has no answer.
+    A tool group stands where its newest answer stands, so nothing before it moves when a late answer arrives. A group
+    with open calls is shown only while it is the newest thing in the log.
     """
     groups: dict[str, list[Entry]] = {}
     for entry in sequence:
@@ -476,7 +477,7 @@ def units(sequence: Sequence[Entry], *, whole: bool) -> Units:
     found: list[Unit[Entry]] = []
     hidden: list[tuple[Entry, str]] = []
     unresolved: list[Entry] = []
-    for entry in sequence:
+    for index, entry in enumerate(sequence):
         if entry.group is None:
             found.append(Unit((entry,)))
             continue
@@ -487,12 +488,17 @@ def units(sequence: Sequence[Entry], *, whole: bool) -> Units:
         answered = {
             part.call_id for member in members for part in member.parts if isinstance(part, ToolResult)
         }
-        if calls:
-            found.append(Unit(tuple(members), complete=calls <= answered))
-        elif whole:
-            hidden.extend((member, NO_CALL) for member in members)
+        if not calls:
+            if whole:
+                hidden.extend((member, NO_CALL) for member in members)
+            else:
+                unresolved.extend(members)
+        elif calls <= answered:
+            found.append(Unit(tuple(members)))
+        elif index == len(sequence) - 1:
+            found.append(Unit(tuple(members), complete=False))
         else:
-            unresolved.extend(members)
+            hidden.extend((member, UNANSWERED) for member in members)
     return Units(found, hidden, unresolved)
 
 
