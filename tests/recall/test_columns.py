@@ -162,9 +162,10 @@ def plain_share(
             reserved -= one.tokens
             left -= one.tokens
     competing = [one for one in current[:-1] if id(one) not in choices and one.relevance > 0]
+    whole = sum(one.tokens for one in (*past, *competing)) <= left
     for place, one in enumerate(sorted([*past, *competing], key=best_first)):
         excerpt = min(left, max(budget // 3, LEAST))
-        part = min(left, max(int(budget * RESULT), LEAST)) if len(one.costs) > 1 else 0
+        part = min(left, max(int(budget * RESULT), LEAST)) if len(one.costs) > 1 and not whole else 0
         if one.tokens > part >= min(one.costs) + LEAST:
             why = f"what answers in a tool call of {one.tokens} tokens"
             choices[id(one)] = Choice(one, True, "excerpt", why, part)
