@@ -221,22 +221,6 @@ def test_a_call_that_waits_is_answered_by_a_placeholder() -> None:
     ]
 
 
-def test_a_placeholder_stands_behind_its_call_when_the_talk_went_on() -> None:
-    log = Log(BYTES.count)
-    log.say("assistant", "I pay and mail.", calls=["c1", "c2"])
-    log.say("tool", "paid", answers="c1")
-    asked = written(log)
-    log.say("user", "Are you there?")
-    log.say("assistant", calls=["c3", "c4"])
-    found = written(log)
-    check_valid(found)
-    assert found[: len(asked)] == asked, "what was sent stays as it was"
-    assert [message.get("tool_call_id", message["content"]) for message in found] == [
-        *("I pay and mail.", "c1", "c2"),
-        *("Are you there?", None, "c3", "c4"),
-    ]
-
-
 def test_parallel_answers_in_one_message_become_one_each() -> None:
     log = Log(BYTES.count)
     log.say("assistant", calls=["c1", "c2"])
