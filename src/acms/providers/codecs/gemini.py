@@ -444,10 +444,8 @@ def _read(parts: Sequence[Mapping[str, Any]]) -> list[Part]:
                 found.append(Media(mime, uri))
             case {"text": str(text), "thought": True}:
                 found.append(Reasoning(text))
-            case {"text": ""}:
-                pass
             case {"text": str(text)}:
-                found.append(Text(text))
+                found += [Text(text)] if text else []
             case _:
                 found.append(_made(one))
     return found
