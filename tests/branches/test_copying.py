@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,8 +16,9 @@ from acms.erasure import erase
 from acms.errors import ConflictError, ForkDepthError, LegalHoldError, NotFoundError, SessionNotFoundError
 from acms.log import policy as policy_levels
 from acms.log.provenance import COPIES, COPYING
-from acms.model import ContextQuery, Derived, Done, JobDraft, JobQuery, Kind, Lease
+from acms.model import Context, ContextQuery, Derived, Done, Entry, JobDraft, JobQuery, Kind, Lease
 from acms.storage import FaultyStorage, MemoryStorage, append_rules
+from acms.storage.wrapper import WrapperStorage
 from acms.testing import HashEmbedder, sound
 from acms.testing.logs import noted, put, said, summed_up
 from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, seen, session_on, tool_turn
@@ -174,6 +176,28 @@ async def test_a_named_copy_is_made_once(storage: Storage) -> None:
     fresh = await child.copy(session_id="flat")
     assert (await storage.context(fresh.session_id)).id not in ids
     assert "goes on" not in contents(await fresh.window(10_000))
+
+
+async def test_a_copy_that_another_task_begins_in_between_is_made_once() -> None:
+    class Slow(WrapperStorage):
+        """Restores after another task has made the same copy."""
+
+        other: ACMS | None = None
+
+        async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
+            other, self.other = self.other, None
+            if other is not None:
+                await other.copy(session_id="flat")
+            await self.inner.restore(context, entries)
+
+    async with MemoryStorage() as inner:
+        original, _ = await eventful(inner)
+        slow = Slow(inner)
+        session = session_on(slow, "child", config=QUIET)
+        await session._shared.find()
+        slow.other = original
+        made = await session.copy(session_id="flat")
+        assert await as_read(made) == await as_read(original)
 
 
 @pytest.mark.parametrize(

@@ -476,7 +476,10 @@ async def _whole(storage: StorageBackend, original: Context, version: int, made:
     await policy.update(storage, original.id, lambda now: _knows(now, made.id))  # before it has any content
     runs = segments(original.id, original.lineage, 1, version)
     chains: dict[int, str] = {}
-    await storage.restore(made, _rewritten(storage, original.id, version, made.id, runs, chains))
+    try:
+        await storage.restore(made, _rewritten(storage, original.id, version, made.id, runs, chains))
+    except ConflictError as error:  # another task began this copy since, or took its name: look again
+        raise ConflictError(str(error), retryable=True, options=error.options) from error
     if (await storage.head(original.id)).epoch:  # something may have been erased behind us
         await _blank(storage, original.id, storage, made.id, after=0, last=version)
     tags = {
