@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from zlib import crc32
 
@@ -82,6 +83,17 @@ def _chosen(name: str, stores: list[str]) -> str:
     """Return the store a test is left to: of those that outlive a process, if there are any."""
     lasting = sorted(one for one in stores if one != "memory") or stores
     return lasting[crc32(name.encode()) % len(lasting)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let one worker collect before the others: it compiles every test module, and they find them compiled."""
+    with open(__file__) as ours:
+        try:
+            fcntl.flock(ours, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(ours, fcntl.LOCK_SH)
+        return (yield)
 
 
 def pytest_collection_finish() -> None:
