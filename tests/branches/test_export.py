@@ -253,6 +253,7 @@ async def test_broken_exports_are_refused(store: Handle, other: Handle) -> None:
             "line 2 .* a NUL character",
         ),
         ([written[0], written[1].replace("message 0", "a \\ud83d"), *written[2:]], "half a character"),
+        ([written[0], written[1].replace('"goal"', '"\\u0000"'), *written[2:]], "line 2 .* a NUL character"),
     ]
     for lines, what in broken:
         with pytest.raises(CorruptRecordError, match=what):

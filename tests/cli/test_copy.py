@@ -293,11 +293,12 @@ async def test_a_name_that_was_taken_again_leaves_its_job_behind_and_says_so() -
 async def test_the_size_of_its_pages_is_not_seen_in_a_copy(
     page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "PAGE", page)
     async with MemoryStorage() as source, MemoryStorage() as target:
         await tenancy(source)
-        done = await copy(source, target, verify=True)
-        assert (done.problems, done.left, done.contexts) == ((), (), 8)
+        whole = await copy(source, MemoryStorage(), verify=True)
+        monkeypatch.setattr(copying, "PAGE", page)
+        assert await copy(source, target, verify=True) == whole
+        assert (whole.problems, whole.left, whole.contexts) == ((), (), 8)
         assert await everything(target) == await everything(source)
         assert nothing_new(await copy(source, target))
 

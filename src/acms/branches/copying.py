@@ -306,8 +306,6 @@ class _Copy:
             return
         await self._enqueue(id, owed)
         await self._note()
-        while there.settings_rev < context.settings_rev - 1:
-            there = await self._target.settings(id, {}, rev=there.settings_rev)
         gone = dict.fromkeys(there.settings)
         await self._target.settings(id, {**gone, **context.settings, "deleted": True}, rev=there.settings_rev)
 

@@ -468,7 +468,7 @@ class _Facts:
             else:
                 self._plan.unlearned.append(Gone(ended, self._theirs.reason(old)))
         for fact in added:
-            ended = tuple({one.id: one for one in taken.get(fact.id, ())}.values())
+            ended = tuple(taken.get(fact.id, ()))
             if not ended and (fact.id in refused or self._known_here(fact)):
                 self._plan.agreed = True
                 continue
