@@ -178,6 +178,7 @@ async def test_an_append_whose_keys_cannot_be_looked_up_is_refused_and_its_neigh
         assert isinstance(refused, StorageUnavailableError)
         assert isinstance(receipt, Receipt)
         assert [entry.content for entry in await store.read(context.id)] == ["first", "plain"]
+        assert len(await store.read(child.id)) == 1
         assert (await put(store, child, said("under k", key="k"))).versions == (2, 2)
 
 
