@@ -13,7 +13,14 @@ import pytest
 from acms import ACMS, ACMSConfig, State, WorkerConfig
 from acms.branches import export
 from acms.erasure import erase
-from acms.errors import ConflictError, ForkDepthError, LegalHoldError, NotFoundError, SessionNotFoundError
+from acms.errors import (
+    ConflictError,
+    ForkDepthError,
+    LegalHoldError,
+    NotFoundError,
+    SessionNotFoundError,
+    StorageBusyError,
+)
 from acms.log import policy as policy_levels
 from acms.log.provenance import COPIES, COPYING
 from acms.model import Context, ContextQuery, Derived, Done, Entry, JobDraft, JobQuery, Kind, Lease
@@ -21,6 +28,7 @@ from acms.storage import FaultyStorage, MemoryStorage, append_rules
 from acms.storage.wrapper import WrapperStorage
 from acms.testing import HashEmbedder, sound
 from acms.testing.logs import noted, put, said, summed_up
+from tests.support.fixtures import Plain
 from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, seen, session_on, tool_turn
 
 QUIET = ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT, worker=WorkerConfig(enabled=False))
@@ -308,6 +316,25 @@ async def test_retention_goes_on_in_a_copy(storage: Storage) -> None:
     assert {entry.state for entry in await storage.read(context.id)} == {State.LIVE}
 
 
+async def test_a_copy_whose_retention_was_refused_is_made_again_with_it() -> None:
+    class Busy(WrapperStorage):
+        async def append(self, ops: Any) -> Any:
+            return [StorageBusyError("try again") for _ in ops]
+
+    async with MemoryStorage() as inner:
+        session = session_on(inner, "talk", config=QUIET)
+        await fill(session, "one", "two", "three")
+        context = await inner.context("talk")
+        await put(inner, context, summed_up(1, 2, data={"job": "7"}), jobs=(expiry(context.id, "7"),))
+        with pytest.raises(StorageBusyError):
+            await session_on(Busy(inner), "talk", config=QUIET).copy(session_id="flat")
+        flat = await inner.context("flat")
+        assert (COPYING in flat.settings, (await inner.jobs(JobQuery(context=flat.id))).items) == (True, ())
+        await session.copy(session_id="flat")
+        assert COPYING not in (await inner.context("flat")).settings
+        assert [job.kind for job in (await inner.jobs(JobQuery(context=flat.id))).items] == ["expire"]
+
+
 async def test_an_expiry_names_the_summary_of_its_own_job(storage: Storage) -> None:
     """Ids of jobs count per store: a log that was copied may have the summary of another job 7."""
     session = session_on(storage, "talk", config=QUIET)
@@ -346,3 +373,16 @@ async def test_vectors_are_copied_and_cards_are_written_anew(storage: Storage) -
         context.id
     }
     await session.close()
+
+
+async def test_a_store_that_cannot_say_which_spaces_it_has_leaves_vectors_to_be_computed_again() -> None:
+    async with MemoryStorage() as inner:
+        original, _ = await eventful(inner)
+        context = await inner.context("child")
+        await inner.put_derived(context.id, [Derived(version=8, space="model/3/f16/x", data=b"v")])
+        made = await session_on(Plain(inner), "child", config=QUIET).copy(session_id="flat")
+        assert await as_read(made) == await as_read(original)
+        flat = await inner.context("flat")
+        assert COPYING not in flat.settings
+        assert await inner.derived(flat.id, "model/3/f16/x") == []
+        assert await inner.missing("model/3/f16/x", context=flat.id, limit=1)

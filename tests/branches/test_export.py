@@ -169,6 +169,49 @@ async def test_forks_move_parents_first(store: Handle, other: Handle) -> None:
         assert await verify(other, context) == []
 
 
+async def test_what_another_tool_has_written_anew_is_the_same_export(store: Handle, other: Handle) -> None:
+    async with ACMS("s", store) as session:
+        await session.ingest("user", "größer", markers=["goal"], metadata={"ü": ["é"]})
+        await session.ingest("user", "and on")
+    written = await lines_of(store)
+    anew = [line for one in written for line in (json.dumps(json.loads(one), indent=None) + "\n", " \n")]
+    assert "\\u00f6" in anew[2]
+
+    async def arriving() -> AsyncIterator[str]:
+        for line in anew:
+            yield line
+
+    for lines in (anew, arriving()):
+        await restore(other, lines)
+        assert await lines_of(other) == written
+
+
+async def test_an_export_that_does_not_say_where_it_ends_is_read_as_far_as_it_goes(
+    store: Handle, other: Handle
+) -> None:
+    await eventful(store)
+    written = await lines_of(store)
+    head = json.loads(written[0])
+    del head["end"]
+    older = [dump(head) + "\n", *written[1:]]
+    await restore(other, older[:5])
+    assert len(await lines_of(other)) == 5
+    await restore(other, older)
+    assert await lines_of(other) == written
+
+
+async def test_a_fork_that_begins_with_what_is_no_message_moves(store: Handle, other: Handle) -> None:
+    async with ACMS("s", store) as session:
+        id = await session.ingest("user", "a")
+        async with await session.fork(session_id="fork") as fork:
+            await fork.retract(id)
+            await fork.ingest("user", "b")
+            for name in ("s", "fork"):
+                await restore(other, await lines_of(store, name))
+                assert await lines_of(other, name) == await lines_of(store, name)
+            assert await verify(other, await other.context("fork")) == []
+
+
 async def test_export_of_an_empty_and_an_unknown_session(store: Handle, other: Handle) -> None:
     context = await store.create(
         ContextDraft(key="empty", counter="c", created_at=(await eventful(store)).created_at)
@@ -203,6 +246,14 @@ async def test_broken_exports_are_refused(store: Handle, other: Handle) -> None:
         ([*written[:3], *written[4:]], "version 4"),
         (written[:-1], "ends at version"),
         (changed(0, end="soon"), "not an exported context"),
+        (changed(808, position=1), "version 808: has position 1, but it is no message"),
+        (changed(0, root="c_other"), "line 1 .* is its own root"),
+        (
+            [written[0], written[1].replace("message 0", "a \\u0000"), *written[2:]],
+            "line 2 .* a NUL character",
+        ),
+        ([written[0], written[1].replace("message 0", "a \\ud83d"), *written[2:]], "half a character"),
+        ([written[0], written[1].replace('"goal"', '"\\u0000"'), *written[2:]], "line 2 .* a NUL character"),
     ]
     for lines, what in broken:
         with pytest.raises(CorruptRecordError, match=what):
@@ -294,6 +345,19 @@ async def test_one_unreadable_entry_does_not_hide_the_rest(store: Handle, url: s
     edit(url, "UPDATE entries SET content = 'forged' WHERE @row", 100)
     edit(url, "UPDATE entries SET content = 'forged' WHERE @row", 809)
     assert [version for version, _ in await problems(store, context)] == [4, 100, 809]
+
+
+async def test_the_export_of_a_log_that_has_lost_its_end_is_found_out(
+    store: Handle, other: Handle, url: str
+) -> None:
+    async with ACMS("s", store) as session:
+        for text in "abc":
+            await session.ingest("user", text)
+    edit(url, "DELETE FROM entries WHERE @row", 3)
+    written = await lines_of(store)
+    assert len(written) == 3
+    with pytest.raises(CorruptRecordError, match="ends at version 2 of 3"):
+        await restore(other, written)
 
 
 async def test_t45_one_flipped_byte_of_a_text_is_named(store: Handle, url: str) -> None:

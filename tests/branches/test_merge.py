@@ -9,19 +9,23 @@ import pytest
 
 from acms import (
     ACMS,
+    ACMSConfig,
     ConflictError,
+    Fact,
     GoneError,
     MergeConflictError,
     SessionNotFoundError,
     ValidationError,
     open_storage,
 )
+from acms.config import PrivacyConfig
 from acms.log.in_force import is_record
 from acms.log.merges import MergeConflict, MergeStrategy
-from acms.model import Kind, Origin, Role, State, ToolResult
+from acms.model import Draft, Kind, Origin, Privacy, Role, State, ToolResult
 from acms.storage import append_rules
+from acms.testing import HashEmbedder
 from acms.testing.logs import noted, put, sound, summed_up
-from tests.support.talk import Storage, contents, fill, session_on, tool_turn
+from tests.support.talk import LONG_EPISODES, Storage, contents, fill, session_on, tool_turn
 
 
 async def pair(storage: Storage, *said: str) -> tuple[ACMS, ACMS, list[str]]:
@@ -42,6 +46,13 @@ async def entries(session: ACMS, **given: Any) -> list[Any]:
 async def the(conflicts: tuple[MergeConflict, ...]) -> MergeConflict:
     (one,) = conflicts
     return one
+
+
+def member(value: str, *before: Fact, **data: Any) -> Draft:
+    """A member of the team who takes the place of others."""
+    data = {"subject": "team", "attribute": "member", "value": value, "cardinality": "many", **data}
+    places = tuple((one.version, one.version) for one in before)
+    return noted(f"team, member: {value}", data=data, replaces=places)
 
 
 # ── what comes ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -235,6 +246,23 @@ async def test_a_tool_group_continued_there_alone_comes_whole(storage: Storage) 
     assert (await window(ours))[-1] == "40%"
 
 
+async def test_an_erased_answer_is_no_part_of_the_group_that_comes(storage: Storage) -> None:
+    ours = session_on(storage, "ours")
+    calls = [{"id": id, "name": "disk", "arguments": "{}"} for id in ("c1", "c2", "c3")]
+    await ours.ingest("assistant", "", tool_calls=calls)
+    common = await ours.ingest("tool", "secret", tool_call_id="c1")
+    theirs = await ours.fork(session_id="theirs")
+    await ours.erase(common)
+    await ours.ingest("tool", "here", tool_call_id="c2")
+    await theirs.ingest("tool", "there", tool_call_id="c2")
+    await theirs.erase(await theirs.ingest("tool", "a slip", tool_call_id="c3"))
+    done = await ours.merge(theirs, strategy="theirs")
+    assert (await the(done.conflicts)).kind == "tool_group"
+    assert (contents(done.appended), contents(done.retracted)) == (["there"], ["here"])
+    said = [entry.content for entry in await entries(ours, kinds=(Kind.MESSAGE,))]
+    assert said[1:] == ["", "here", "there"]
+
+
 async def test_a_call_that_came_with_an_edit_there_comes_with_its_result(storage: Storage) -> None:
     asked = {"id": "c1", "type": "function", "function": {"name": "disk", "arguments": "{}"}}
     said: list[dict[str, Any]] = [
@@ -264,6 +292,65 @@ async def test_one_address_with_two_values_conflicts_and_a_set_does_not(storage:
     await ours.merge(theirs, strategy="theirs")
     known = sorted((fact.subject, fact.value) for fact in await ours.facts())
     assert known == [("api", "81"), ("both", "the same"), ("team", "80"), ("team", "81")]
+
+
+async def test_values_that_stand_beside_others_change_and_go_one_by_one(storage: Storage) -> None:
+    ours, _, _ = await pair(storage)
+    known = {
+        name: await ours.state("team", "member", name, cardinality="many")
+        for name in ("Ann", "Bob", "Cid", "Dan", "Eve")
+    }
+    theirs = await ours.fork(session_id="second")
+    here, there = [await storage.context(name) for name in ("ours", "second")]
+    await put(storage, there, member("Anna", known["Ann"]))
+    await theirs.retract(known["Bob"].id)
+    for session, context in ((ours, here), (theirs, there)):
+        await session.retract(known["Cid"].id)
+        await put(storage, context, member("Dana", known["Dan"]))
+    done = await ours.merge(theirs)
+    assert done.conflicts == ()
+    assert contents(done.retracted) == ["team, member: Bob"]
+    assert [(one.before.content, one.after.content) for one in done.changed] == [
+        ("team, member: Ann", "team, member: Anna")
+    ]
+    assert sorted(fact.value for fact in await ours.facts()) == ["Anna", "Dana", "Eve"]
+    assert not await ours.merge(theirs)
+
+
+@pytest.mark.parametrize(("strategy", "value"), [("ours", "Anne"), ("theirs", "Anna")])
+async def test_a_value_beside_others_that_both_sides_change_conflicts(
+    storage: Storage, strategy: MergeStrategy, value: str
+) -> None:
+    ours, _, _ = await pair(storage)
+    known = [await ours.state("team", "member", name, cardinality="many") for name in ("Ann", "An", "Bob")]
+    theirs = await ours.fork(session_id="second")
+    await put(storage, await storage.context("ours"), member("Anne", *known[:2]))
+    await put(storage, await storage.context("second"), member("Anna", *known[:2]))
+    found = (await ours.merge(theirs, dry_run=True)).conflicts
+    assert {(one.kind, one.type, one.subject) for one in found} == {
+        ("fact", "modify/modify", "team / member")
+    }
+    sides = [
+        [entry.data["value"] for side in (one.base, one.ours, one.theirs) for entry in side] for one in found
+    ]
+    assert sides == [["Ann", "Anne", "Anna"], ["An", "Anne", "Anna"]]
+    done = await ours.merge(theirs, strategy=strategy)
+    assert {one.resolution for one in done.conflicts} == {strategy}
+    assert sorted(fact.value for fact in await ours.facts()) == [value, "Bob"]
+
+
+@pytest.mark.parametrize(("strategy", "left"), [("ours", ["Anne"]), ("theirs", [])])
+async def test_a_value_beside_others_that_one_side_changes_and_the_other_ends_conflicts(
+    storage: Storage, strategy: MergeStrategy, left: list[str]
+) -> None:
+    ours, _, _ = await pair(storage)
+    known = await ours.state("team", "member", "Ann", cardinality="many")
+    theirs = await ours.fork(session_id="second")
+    await put(storage, await storage.context("ours"), member("Anne", known, trust="tool"))
+    await theirs.retract(known.id)
+    one = await the((await ours.merge(theirs, strategy=strategy)).conflicts)
+    assert (one.type, one.theirs, one.resolution) == ("modify/delete", (), strategy)
+    assert [fact.value for fact in await ours.facts()] == left
 
 
 async def test_what_a_tool_said_ends_nothing_that_the_user_said(storage: Storage) -> None:
@@ -374,6 +461,33 @@ async def test_undo_says_what_has_to_be_taken_back_first(storage: Storage) -> No
     assert await window(ours) == ["a", "b", "c"]
 
 
+async def test_what_the_other_side_took_back_with_a_merge_does_not_come(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    third = await ours.fork(session_id="third")
+    await fill(third, "x")
+    done = await theirs.merge(third)
+    assert done.version is not None
+    await theirs.undo(done.version)
+    await fill(theirs, "d")
+    assert contents((await ours.merge(theirs)).appended) == ["d"]
+    assert contents((await ours.merge(third)).appended) == ["x"]
+    assert await window(ours) == ["a", "b", "c", "d", "x"]
+
+
+async def test_a_merge_that_a_clearing_covers_is_not_undone_before_it(storage: Storage) -> None:
+    ours, theirs, _ = await pair(storage)
+    await fill(theirs, "d")
+    done = await ours.merge(theirs)
+    assert done.version is not None
+    cleared = await ours.clear()
+    with pytest.raises(ConflictError) as refused:
+        await ours.undo(done.version)
+    assert refused.value.options == (f"undo v{cleared} first",)
+    await ours.undo(cleared)
+    await ours.undo(done.version)
+    assert await window(ours) == ["a", "b", "c"]
+
+
 async def test_a_cleared_session_does_not_get_it_all_again(storage: Storage) -> None:
     ours, theirs, _ = await pair(storage)
     await fill(theirs, "d")
@@ -433,6 +547,40 @@ async def test_origin_and_privacy_of_a_copy_are_those_of_the_original(storage: S
     assert (copy.origin, copy.privacy, copy.role) == (Origin.EXTERNAL, "redact", Role.USER)
 
 
+async def test_what_comes_is_stored_as_this_side_stores_what_is_said(storage: Storage) -> None:
+    _, theirs, _ = await pair(storage)
+    privacy = PrivacyConfig(mode=Privacy.REDACT, redact_before_persist=True)
+    ours = session_on(storage, "ours", config=ACMSConfig(episodes=LONG_EPISODES, privacy=privacy))
+    await fill(theirs, "write to ann@example.com about it", "nothing to hide")
+    await theirs.state("ann", "address", "ann@example.com")
+    await ours.merge(theirs)
+    mail, plain, fact, _ = await entries(ours, after=3)
+    there = await entries(theirs, after=3)
+    assert "ann@example.com" not in repr((mail, plain, fact))
+    assert (plain.content, plain.tokens) == ("nothing to hide", there[1].tokens)
+    assert mail.content != there[0].content
+    assert mail.tokens == ours.counter.count(mail.content)
+    assert (fact.kind, fact.tokens) == (Kind.FACT, ours.counter.count(fact.content))
+
+
+async def test_what_comes_is_embedded_and_compacted_as_if_it_were_said(storage: Storage) -> None:
+    _, theirs, _ = await pair(storage)
+    await fill(theirs, *("the harbour at night, once more" for _ in range(20)))
+    async with ACMS("ours", storage, HashEmbedder(), config=ACMSConfig(episodes=LONG_EPISODES)) as ours:
+        await ours.set_policy(budget=50)
+        await ours.merge(theirs)
+        context = await ours.context_id() or ""
+        space = ours._shared.embedding.space  # type: ignore[union-attr]
+        done = False
+        async with asyncio.timeout(30):
+            while not done:
+                await asyncio.sleep(0.01)
+                vectors = {row.version for row in await storage.derived(context, space)}
+                done = vectors >= set(range(4, 24)) and any(
+                    await storage.read(context, kinds=(Kind.SUMMARY,))
+                )
+
+
 async def test_what_cannot_be_merged_is_refused_with_the_reason(storage: Storage) -> None:
     ours, theirs, _ = await pair(storage)
     stranger = session_on(storage, "stranger")
@@ -445,6 +593,11 @@ async def test_what_cannot_be_merged_is_refused_with_the_reason(storage: Storage
         await ours.merge(theirs, strategy="both")  # type: ignore[arg-type]  # a word of the caller's
     with pytest.raises(SessionNotFoundError):
         await session_on(storage, "nobody").merge(theirs)
+    again = session_on(storage, "theirs")
+    assert len(await window(again)) == 3
+    await theirs.delete()
+    with pytest.raises(SessionNotFoundError, match="'theirs' was deleted"):
+        await ours.merge(again)
     async with open_storage("memory://") as elsewhere:
         far = session_on(elsewhere, "far")
         await fill(far, "x")

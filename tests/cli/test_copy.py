@@ -22,17 +22,20 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from typer.testing import CliRunner, Result
 
 from acms import ACMS, ACMSConfig, State, WorkerConfig, open_storage
+from acms.branches import copying
 from acms.branches.copying import Copied, copy
 from acms.cli.commands import app
 from acms.erasure import erase
-from acms.errors import ConflictError, ValidationError
+from acms.errors import ConflictError, StorageFullError, ValidationError
 from acms.log import policy as policy_levels
 from acms.log.encoding import dump
 from acms.model import ContextQuery, Derived, JobDraft, JobQuery, JobState, Lease, Retry
 from acms.ports import HasSpaces, StorageBackend
 from acms.storage import FaultyStorage, MemoryStorage, SQLiteStorage
+from acms.storage.wrapper import WrapperStorage
 from acms.testing import StorageStory, sound
 from acms.testing.logs import WHEN, mixed, new, noted, put, said, settled, summed_up
+from tests.support.fixtures import Plain
 
 QUIET = ACMSConfig(worker=WorkerConfig(enabled=False))
 """Jobs wait for a worker of their own, so nothing is written behind the back of a test."""
@@ -286,6 +289,50 @@ async def test_a_name_that_was_taken_again_leaves_its_job_behind_and_says_so() -
         assert (await everything(target)).keys() == (await everything(source)).keys()
 
 
+@pytest.mark.parametrize("page", [1, 3])
+async def test_the_size_of_its_pages_is_not_seen_in_a_copy(
+    page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with MemoryStorage() as source, MemoryStorage() as target:
+        await tenancy(source)
+        whole = await copy(source, MemoryStorage(), verify=True)
+        monkeypatch.setattr(copying, "PAGE", page)
+        assert await copy(source, target, verify=True) == whole
+        assert (whole.problems, whole.left, whole.contexts) == ((), (), 8)
+        assert await everything(target) == await everything(source)
+        assert nothing_new(await copy(source, target))
+
+
+async def test_a_source_that_cannot_say_which_spaces_it_has_is_copied_without_derived_rows() -> None:
+    async with MemoryStorage() as source, MemoryStorage() as target:
+        ids = await tenancy(source)
+        plain: Any = Plain(source)
+        done = await copy(plain, target, verify=True)
+        assert (done.problems, done.derived, done.created) == ((), 0, 8)
+        assert await target.missing("model/3/f16", context=ids["parent"], limit=1)
+        assert (await copy(source, target)).derived > 0
+        assert await everything(target) == await everything(source)
+
+
+async def test_settings_that_changed_before_a_deletion_are_counted_in_the_copy_too() -> None:
+    async with MemoryStorage() as source, MemoryStorage() as target:
+        context = await new(source, "a")
+        await put(source, context, said("one"))
+        await copy(source, target)
+        for rev, change in enumerate(
+            ({"name": "one"}, {"name": "two"}, {"name": "three"}, {"deleted": True})
+        ):
+            await source.settings(context.id, change, rev=rev)
+        assert (await copy(source, target, verify=True)).problems == ()
+        hidden = await target.context(context.id)
+        assert (hidden.settings_rev, hidden.settings, hidden.deleted_at is None) == (
+            4,
+            {"name": "three"},
+            False,
+        )
+        assert await everything(target) == await everything(source)
+
+
 # ── stories ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -402,6 +449,21 @@ async def test_an_erasure_that_was_not_copied_whole_is_completed() -> None:
         assert await everything(target) == await everything(source)
 
 
+async def test_a_job_that_the_target_refuses_ends_the_copy_and_comes_with_the_next_run() -> None:
+    class Full(WrapperStorage):
+        async def append(self, ops: Any) -> Any:
+            return [StorageFullError("no room is left") for _ in ops]
+
+    async with MemoryStorage() as source, MemoryStorage() as target:
+        context = await new(source, "a")
+        await put(source, context, said("one"), jobs=(JobDraft(kind="kind", dedupe="job"),))
+        with pytest.raises(StorageFullError):
+            await copy(source, Full(target))
+        assert (await target.jobs(JobQuery())).items == ()
+        assert (await copy(source, target, verify=True)).jobs == 1
+        assert await everything(target) == await everything(source)
+
+
 _COPIER = """
 import asyncio, sys
 from acms.copying import copy
@@ -504,6 +566,25 @@ async def test_what_is_written_meanwhile_is_named_and_comes_with_the_next_run() 
         ]
         assert nothing_new(replace(await copy(source, target, verify=True), entries=0))
         assert await everything(target) == await everything(source)
+
+
+async def test_what_is_written_on_both_sides_meanwhile_is_told_as_another_log() -> None:
+    async with MemoryStorage() as source, MemoryStorage() as target:
+        context = await new(source, "a")
+        await put(source, context, said("one"))
+
+        class Busy(WrapperStorage):
+            async def restore(self, context: Any, entries: Any) -> None:
+                await super().restore(context, entries)
+                await put(source, context, said("here"))
+                await put(target, context, said("there"))
+
+        done = await copy(source, Busy(target), verify=True)
+        assert [(problem.version, problem.what) for problem in done.problems] == [
+            (2, "the chain hash is not that of the source")
+        ]
+        with pytest.raises(ConflictError, match="another log"):
+            await copy(source, target)
 
 
 # ── from the shell ──────────────────────────────────────────────────────────────────────────────────────────────────

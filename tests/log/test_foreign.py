@@ -286,6 +286,8 @@ def test_parts_of_a_message() -> None:
          "messages[3].output[0].input_audio.data"),
         ({"role": "user", "content": [{"type": "file", "file": {"file_data": f"data:application/pdf;base64,{BYTES}"}}]},
          "messages[3].content[0].file.file_data"),
+        ({"role": "user", "content": [{"type": "file", "file": {"file_data": BYTES, "filename": "a.pdf"}}]},
+         "messages[3].content[0].file.file_data"),
     ],
 )  # fmt: skip
 def test_bytes_are_refused_or_kept_elsewhere(message: dict[str, Any], field: str) -> None:
@@ -303,6 +305,39 @@ def test_bytes_are_refused_or_kept_elsewhere(message: dict[str, Any], field: str
     assert kept == [b"hello world"]
     assert BYTES not in repr(turn)
     assert "https://example.org/kept" in repr(turn)
+
+
+def test_media_are_referred_to_by_the_id_of_a_file_and_what_names_none_is_kept_word_for_word() -> None:
+    picture = {"type": "input_image", "file_id": "file_1", "image_url": None, "detail": "high"}
+    unnamed = {"type": "input_file", "filename": "a.pdf"}
+    (turn,) = read({"role": "user", "content": [picture, unnamed]})
+    assert turn["parts"] == [
+        Media("image/*", "file_1"),
+        Raw(foreign.AS_GIVEN, '{"type": "input_image", "detail": "high"}'),
+        Raw("openai-responses", json.dumps(unnamed)),
+    ]
+    document = {"type": "document", "source": {"type": "file", "file_id": "file_2"}}
+    unknown = {"type": "image", "source": {"type": "unheard_of", "at": "x"}}
+    (turn,) = read({"role": "user", "content": [document, unknown]})
+    assert turn["parts"] == [Media("application/pdf", "file_2"), Raw("anthropic", json.dumps(unknown))]
+
+
+@pytest.mark.parametrize(
+    ("message", "field", "what"),
+    [
+        ({"role": "user", "content": [], "parts": "a"}, "m.parts", "must be a list, not str"),
+        ({"role": "user", "content": [{"type": "input_audio", "input_audio": "a"}]}, "m.content[0].input_audio",
+         "must be an object"),
+        ({"role": "user", "content": [{"type": "file", "file": "a.pdf"}]}, "m.content[0].file", "must be an object"),
+        ({"object": "response.compaction", "output": ["a"]}, "m.output[0]", "must be a mapping, not str"),
+    ],
+)  # fmt: skip
+def test_what_no_provider_writes_is_refused_with_its_place(
+    message: dict[str, Any], field: str, what: str
+) -> None:
+    with pytest.raises(ValidationError, match=what) as caught:
+        read(message, field="m")
+    assert caught.value.field == field
 
 
 def test_spoken_answers_are_their_transcript_and_a_reference() -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
+from acms.log import validation
 from acms.server import ServerConfig
 from acms.server.config import Limits
 from acms.server.operation import Scope
-from acms.server.routes.export import LINE_BYTES
-from acms.server.tenants import OWN
+from acms.server.routes.export import BATCH, LINE_BYTES, PIECE
+from acms.server.tenants import OWN, Tenant
 from tests.server.document import documented
 from tests.server.guarded import guarded
 from tests.server.serving import Service, serving
@@ -74,6 +76,26 @@ def test_a_namespace_moves_with_its_forks_parents_first(one: Service, other: Ser
     assert reply.status_code == 200, reply.text
     assert len(reply.json()["data"]["contexts"]) == 4
     assert _export(other, namespace="tree") == written
+
+
+def test_a_namespace_is_exported_page_by_page_whole_and_in_order(
+    one: Service, other: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contexts = [one.talk(text, namespace="pages") for text in "abc"]
+    fork = one.client.post(f"/contexts/{contexts[0]}/fork").json()["data"]["id"]
+    monkeypatch.setattr(validation, "PAGE", 2)
+    written = _export(one, namespace="pages")
+    heads = [line for line in map(json.loads, written.splitlines()) if "acms" in line]
+    assert [head["id"] for head in heads] == [*contexts, fork]
+    assert [told["id"] for told in _import(other, written).json()["data"]["contexts"]] == [*contexts, fork]
+
+
+def test_a_long_log_is_exported_in_pieces(one: Service, other: Service) -> None:
+    context = one.talk(*["a long text " * 3_000] * 3)
+    written = _export(one, contextId=context)
+    assert len(written) > PIECE
+    assert _import(other, written).json()["data"]["new"] == 3
+    assert _export(other, contextId=context) == written
 
 
 def test_a_fork_of_what_was_deleted_cannot_be_moved_alone(one: Service) -> None:
@@ -155,16 +177,41 @@ def test_a_long_chat_arrives_in_pieces(one: Service) -> None:
         (b'{"content": "nobody says it"}', "body:3"),
         (b'{"role": "user", "content": "\\u0000"}', "body:3"),
         (b'{"role": "robot", "content": "a"}', "body:3"),
+        (b'{"role": "user", "content": "a", "actor_id": " "}', "body:3"),
         (b'{"role": "user", "content": "\xff"}', "body:3"),
         (b'{"role": "user", "content": "' + b"a" * 300_000 + b'"}', "body:3"),
     ],
-    ids=["cut", "nobody", "NUL", "role", "utf-8", "large"],
+    ids=["cut", "nobody", "NUL", "role", "actor", "utf-8", "large"],
 )
 def test_a_wrong_line_is_named_and_what_came_before_it_stays(one: Service, line: bytes, where: str) -> None:
     context = one.create()
     reply = _import(one, _chat("a", "b").encode() + line, contextId=context)
     assert reply.status_code in (400, 413)
     assert reply.json()["errors"][0]["field"].startswith(where)
+
+
+def test_a_chat_that_fills_its_last_batch_is_stored_whole(one: Service) -> None:
+    context = one.create()
+    told = _import(one, _chat(*map(str, range(BATCH))), contextId=context).json()["data"]
+    assert (told["new"], told["contexts"][0]["messageCount"]) == (BATCH, BATCH)
+
+
+def test_a_line_whose_key_stands_for_something_else_is_named_and_what_came_before_it_stays(
+    one: Service,
+) -> None:
+    context = one.create()
+    line = json.dumps({"content": "b", "role": "user"}, separators=(",", ":"))
+    key = f"1-{sha256(line.encode()).hexdigest()[:12]}"
+
+    async def taken(tenant: Tenant) -> None:
+        await (await tenant.session(context)).ingest("user", "something else", idempotency_key=key)
+
+    one.inside(taken)
+    reply = _import(one, _chat("a", "b", "c"), contextId=context)
+    assert (reply.status_code, reply.json()["code"]) == (422, "IDEMPOTENCY_MISMATCH")
+    assert reply.json()["detail"].startswith("body:2: ")
+    texts = [each["content"] for each in one.get(f"/contexts/{context}/messages")["data"]]
+    assert texts == ["something else", "a"]
 
 
 def test_a_line_without_end_is_refused_before_it_is_held(one: Service) -> None:
@@ -182,6 +229,7 @@ def test_a_line_without_end_is_refused_before_it_is_held(one: Service) -> None:
         ("", {}, "body"),
         ("\n\n", {}, "body"),
         (_chat("a"), {}, "contextId"),
+        ('{"acms": 1}', {"contextId": "c_1"}, "contextId"),
     ],
 )
 def test_an_import_says_what_and_where_to(

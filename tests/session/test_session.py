@@ -42,7 +42,7 @@ from acms.errors import HandleError, PreconditionError
 from acms.log import in_force
 from acms.log import read as log_read
 from acms.log.in_force import Cover
-from acms.model import Entry, Kind
+from acms.model import Entry, Kind, Media, Text
 from acms.recall.pipeline import gather_all, plan_window
 from acms.session import withdraw
 from acms.storage import MemoryStorage, wrapper
@@ -668,6 +668,64 @@ async def test_an_edit_that_meets_a_retraction_does_not_bring_the_message_back(s
             retracted = [entry for entry in await log_of(session) if entry.kind == "retraction"]
             shown = contents(await session.window(100))
             assert shown == ([] if retracted else ["second"])
+
+
+@pytest.mark.parametrize(
+    ("verb", "left"),
+    [
+        ("retract", ["b", "c", "d"]),
+        ("replace", ["A", "b", "c", "d"]),
+        ("withdraw", ["b", "c", "d"]),
+        ("undo", ["a", "b", "c"]),
+        ("clear", []),
+    ],
+)
+async def test_a_rewrite_that_another_one_outruns_is_decided_again(verb: str, left: list[str]) -> None:
+    class Outrun(WrapperStorage):
+        """Appends after somebody else has rewritten something."""
+
+        retracted: str | None = None
+
+        async def append(self, ops: Any) -> Any:
+            id, self.retracted = self.retracted, None
+            if id is not None:
+                await other.retract(id)
+            return await self.inner.append(ops)
+
+    async with MemoryStorage() as inner:
+        other = session_on(inner, "s")
+        ids = await fill(other, "a", "b", "c", "x")
+        fork = await other.fork(session_id="fork")
+        await fill(fork, "d")
+        merged = (await other.merge(fork)).version or 0
+        outrun = Outrun(inner)
+        session = session_on(outrun, "s")
+        first = (await session.entries())[0]
+        outrun.retracted = ids[3]
+        if verb == "retract":
+            await session.retract(ids[0])
+        elif verb == "replace":
+            await session.replace(ids[0], "A")
+        elif verb == "withdraw":
+            await withdraw(session, [first], reason="over")
+        elif verb == "undo":
+            await session.undo(merged)
+        else:
+            await session.clear()
+        assert outrun.retracted is None
+        for one in (session, other):
+            assert contents(await one.window(100)) == left
+        gone = [entry.version for entry in await log_of(session) if not entry.in_force]
+        assert 4 in gone, "what came between stands"
+
+
+async def test_an_edit_says_one_text_and_leaves_what_is_no_text_as_it_is(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        picture = Media("image/png", "https://example.org/a.png")
+        id = await session.ingest("user", parts=[Text("first"), picture, Text("second")])
+        edit = await session.get(await session.replace(id, "both"))
+        assert (edit.content, edit.parts) == ("both", (Text("both"), picture))
+        assert (await session.get(id)).parts == (Text("first"), picture, Text("second"))
 
 
 async def test_history_comes_in_pages_without_gap_or_repetition(storage: Storage) -> None:

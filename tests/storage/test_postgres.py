@@ -1,17 +1,26 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NoReturn
 
 import psycopg
 import pytest
 
 from acms import open_storage
-from acms.errors import ConflictError, SchemaVersionError, SessionNotFoundError
-from acms.model import Context, State
+from acms.errors import (
+    ConflictError,
+    SchemaVersionError,
+    SessionNotFoundError,
+    StorageUnavailableError,
+    ValidationError,
+)
+from acms.model import Append, Context, JobDraft, Receipt, State
+from acms.storage.postgres import append as appending
+from acms.storage.postgres.append import Appender
+from acms.storage.postgres.pool import UnknownOutcomeError
 from acms.storage.postgres.store import PostgresStorage
-from acms.testing import StorageBackendTests, run_story
-from acms.testing.logs import fork, new, put, said
+from acms.testing import StorageBackendTests, run_story, sound
+from acms.testing.logs import fork, new, noted, put, said
 from tests.servers.stores import another, inside
 
 
@@ -137,3 +146,156 @@ async def test_a_database_without_records_gets_them_by_a_migration(postgres_url:
     async with store:
         assert (await store.put_record(context.id, "a", {"n": 1}, rev=0)).rev == 1
         assert len(await store.read(context.id)) == 1
+
+
+# ── appends that do not come through at once ────────────────────────────────────────────────────────────────────────
+
+
+def tenant_of(url: str, **given: Any) -> PostgresStorage:
+    home, _, tenant = url.partition("?tenant=")
+    return PostgresStorage(home, tenant=tenant, **given)
+
+
+def unreachable(*_: Any, **__: Any) -> NoReturn:
+    raise StorageUnavailableError("nobody answers")
+
+
+def keyed(context: Context, key: str) -> Append:
+    return Append(context=context.id, drafts=(said(f"under {key}", key=key),))
+
+
+async def test_an_append_whose_keys_cannot_be_looked_up_is_refused_and_its_neighbours_are_not(
+    tenant_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with tenant_of(tenant_url) as store:
+        context = await new(store)
+        await put(store, context, said("first"))
+        child = await fork(store, context)
+        with monkeypatch.context() as broken:
+            broken.setattr(store._db, "ask", unreachable)
+            plain = Append(context=context.id, drafts=(said("plain"),))
+            refused, receipt = await store.append([keyed(child, "k"), plain])
+        assert isinstance(refused, StorageUnavailableError)
+        assert isinstance(receipt, Receipt)
+        assert [entry.content for entry in await store.read(context.id)] == ["first", "plain"]
+        assert len(await store.read(child.id)) == 1
+        assert (await put(store, child, said("under k", key="k"))).versions == (2, 2)
+
+
+async def test_what_waits_behind_a_statement_that_nobody_answered_is_not_sent(
+    tenant_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Patience ended once: each of them would have to wait as long again."""
+    monkeypatch.setattr(appending, "LANES", 1)
+    monkeypatch.setattr(appending, "TOGETHER", 2)
+    async with tenant_of(tenant_url) as store:
+        contexts = [await new(store) for _ in range(5)]
+        ops = [Append(context=one.id, drafts=(said("one"),)) for one in contexts]
+        with monkeypatch.context() as broken:
+            broken.setattr(store._db, "commit", unreachable)
+            for result in await store.append(ops):
+                assert isinstance(result, StorageUnavailableError)
+                assert not result.unknown
+                assert "was not sent" in str(result)
+        assert all(isinstance(result, Receipt) for result in await store.append(ops))
+
+
+async def test_an_append_of_which_nobody_knows_is_told_as_such(
+    tenant_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a message or a key nothing says whether it was written; with one it is looked for until patience ends."""
+
+    async def lost(*_: Any) -> NoReturn:
+        raise UnknownOutcomeError("the connection was lost")
+
+    monkeypatch.setattr(Appender, "_attempt", lost)
+    async with tenant_of(tenant_url) as store:
+        context = await new(store)
+        later = Append(context=context.id, drafts=(), jobs=(JobDraft(kind="k", dedupe="d"),))
+        for patience in (10.0, 0.0):
+            monkeypatch.setattr(store._db.pool, "patience", patience)
+            (result,) = await store.append([later if patience else keyed(context, "k")])
+            assert isinstance(result, UnknownOutcomeError)
+        assert await store.read(context.id) == []
+
+
+async def test_an_append_that_others_outrun_every_time_ends(
+    tenant_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[Any] = []
+
+    async def refused(_: Any, one: Any) -> None:
+        tries.append(one)
+
+    monkeypatch.setattr(Appender, "_attempt", refused)
+    async with tenant_of(tenant_url) as store:
+        context = await new(store)
+        with pytest.raises(ConflictError, match="faster every time"):
+            await put(store, context, said("one"))
+        assert len(tries) == appending.TRIES + 1
+
+
+async def test_a_repetition_of_what_is_erased_in_this_moment_is_said_anew(
+    tenant_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with tenant_of(tenant_url) as store:
+        context = await new(store)
+        await put(store, context, said("under k", key="k"))
+        one = store._db.one
+
+        async def raced(query: str, values: Any) -> Any:
+            rows = await one(query, values)
+            if query == "keyed" and rows:
+                await store.blank(context.id, [1], to=State.ERASED, audit={})
+            return rows
+
+        monkeypatch.setattr(store._db, "one", raced)
+        (receipt,) = await store.append([keyed(context, "k")])
+        assert isinstance(receipt, Receipt)
+        assert (receipt.versions, receipt.repeated) == ((2, 2), False)
+        assert [entry.content for entry in await store.read(context.id)] == ["", "under k"]
+
+
+async def test_a_log_that_is_full_says_so(postgres_home: str) -> None:
+    async with tenant_of(another(postgres_home)) as store:
+        context = await new(store, "a full log")
+        inside(postgres_home, "UPDATE acms.contexts SET version = 4294967295 WHERE key = 'a full log'")
+        with pytest.raises(ValidationError, match="the log is full"):
+            await put(store, context, said("one more"))
+
+
+async def test_a_handle_that_forgets_where_it_left_its_logs_goes_on_with_them(
+    tenant_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appending, "HEADS", 1)
+    async with tenant_of(tenant_url) as store:
+        contexts = [await new(store) for _ in range(3)]
+        for _ in range(2):
+            await asyncio.gather(*[put(store, one, said("one"), said("two")) for one in contexts])
+        for one in contexts:
+            assert len(await sound(store, one.id)) == 4
+
+
+async def test_what_was_made_from_something_outside_of_every_log_is_kept(tenant_url: str) -> None:
+    async with tenant_of(tenant_url) as store:
+        context = await new(store)
+        await put(store, context, noted("from a file", sources=("a file",)))
+        assert [entry.sources for entry in await store.read(context.id)] == [("a file",)]
+
+
+async def test_the_jobs_of_appends_that_were_sent_together_wake_whoever_listens(tenant_url: str) -> None:
+    async with tenant_of(tenant_url, hints=True) as store, tenant_of(tenant_url) as other:
+        contexts = [await new(store) for _ in range(2)]
+        woken = asyncio.Event()
+        async with other.hints(woken.set):
+            for n in range(500):  # a hint may be missed
+                jobs = [(JobDraft(kind="k", dedupe=f"d{n}"),), ()]
+                ops = [
+                    Append(context=one.id, drafts=(said("one"),), jobs=some)
+                    for one, some in zip(contexts, jobs, strict=True)
+                ]
+                assert all(isinstance(result, Receipt) for result in await store.append(ops))
+                if woken.is_set():
+                    break
+                await asyncio.sleep(0.01)
+        assert woken.is_set()

@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -33,8 +34,8 @@ from acms.model import (
     State,
 )
 from acms.storage import SQLiteStorage
-from acms.storage.sql import queries
-from acms.storage.sqlite.file import Answer
+from acms.storage.sql import migrations, queries
+from acms.storage.sqlite.file import Answer, StoppedError
 from acms.testing import StorageBackendTests, run_story, sound
 from acms.testing.logs import fork, new, noted, put, said, summed_up
 
@@ -274,8 +275,14 @@ class _WithoutReaders(asyncio.SelectorEventLoop):
         raise NotImplementedError
 
 
-@pytest.mark.parametrize("loop_factory", [asyncio.SelectorEventLoop, _WithoutReaders])
-def test_callers_on_any_event_loop_are_answered(tmp_path, loop_factory):
+@pytest.mark.parametrize(
+    ("loop_factory", "eventfd"),
+    [(asyncio.SelectorEventLoop, True), (_WithoutReaders, True), (asyncio.SelectorEventLoop, False)],
+)
+def test_callers_on_any_event_loop_are_answered(tmp_path, loop_factory, eventfd, monkeypatch):
+    if not eventfd:  # as outside of Linux
+        monkeypatch.delattr(os, "eventfd", raising=False)
+
     async def talk():
         async with SQLiteStorage(tmp_path / "a.db") as store:
             context = await new(store)
@@ -296,6 +303,72 @@ async def test_what_is_committed_while_the_handle_closes_is_answered(tmp_path):
     await store.aclose()
     assert len({receipt.versions for receipt in await asyncio.gather(*late)}) == 3
     await store.aclose()
+
+
+async def test_a_large_read_that_waits_while_the_handle_closes_reads_the_file_that_is_opened_again(tmp_path):
+    file = SQLiteStorage(tmp_path / "a.db")._file
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(_):
+        begun.set()
+        return go_on.wait(10)
+
+    port = await file.open()
+    first = asyncio.create_task(file.read(slow, large=True))
+    assert await asyncio.to_thread(begun.wait, 10)
+    second = asyncio.create_task(file.read(lambda reader: reader.execute("SELECT 1").fetchall(), large=True))
+    closing = asyncio.create_task(file.aclose())
+    while port._ended is None:  # it closes behind the read that is under way
+        await asyncio.sleep(0.001)
+    go_on.set()
+    assert await first
+    assert await second == [(1,)]
+    await closing
+    assert (port.closed, file.is_open) == (True, True)
+    await file.aclose()
+
+
+async def test_what_waits_to_be_written_while_another_thread_closes_the_handle_is_written(tmp_path):
+    store = SQLiteStorage(tmp_path / "a.db")
+    file = store._file
+    queue = (await file.open()).queue
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(_):
+        begun.set()
+        go_on.wait(10)
+
+    def close():
+        asyncio.run(store.aclose())
+
+    closer = threading.Thread(target=close)
+
+    async def create(number):
+        await new(store, f"{number} first")
+        if number == 2:  # the last of those that were answered at once: the others have posted again
+            closer.start()
+            queue.thread.join(10)
+        await new(store, f"{number} second")
+
+    writing = asyncio.create_task(file.write(slow))
+    assert await asyncio.to_thread(begun.wait, 10)
+    tasks = [asyncio.create_task(create(number)) for number in range(3)]
+    await asyncio.sleep(0)  # all three wait for the next commit
+    go_on.set()
+    await asyncio.gather(writing, *tasks)
+    await asyncio.to_thread(closer.join)
+    found = (await store.contexts(ContextQuery())).items
+    assert {one.key for one in found} == {f"{n} {which}" for n in range(3) for which in ("first", "second")}
+    await store.aclose()
+
+
+async def test_a_writer_that_has_ended_takes_nothing_more(tmp_path):
+    file = SQLiteStorage(tmp_path / "a.db")._file
+    port = await file.open()
+    port.queue.stop()
+    with pytest.raises(StoppedError):
+        port.post(port.queue, [lambda writer: pytest.fail("nobody is there to do it")])
+    await file.aclose()
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
@@ -629,6 +702,14 @@ async def test_the_counters_of_an_earlier_file_become_one_per_tree(earlier):
             assert (await put(store, context, said("on"))).head.derived == 8
     async with SQLiteStorage(earlier, read_only=True) as store:
         assert (await store.head(tree[0].id)).derived == 8
+
+
+async def test_what_an_earlier_file_lacks_is_applied_once_and_named(earlier):
+    store = SQLiteStorage(earlier)
+    missing = [version for version, _, _ in migrations("sqlite")[1:]]
+    assert [step.version for step in await store.migrate()] == missing
+    assert await store.migrate() == []
+    await store.aclose()
 
 
 async def test_a_list_of_contexts_goes_on_where_its_page_ended(store, tmp_path):

@@ -160,22 +160,15 @@ class _Copy:
         return found
 
     async def _ids(self) -> list[str]:
-        """Return the id of every context, parents before their forks, else oldest first."""
-        parents: dict[str, str | None] = {}
+        """Return the id of every context, oldest first: a parent before its forks."""
+        found: list[str] = []
         query = ContextQuery(deleted=True, limit=PAGE)
         while True:
             page = await self._source.contexts(query)
-            parents.update((context.id, context.parent) for context in page.items)
+            found += [context.id for context in page.items]
             if page.next_after is None:
-                break
+                return found[::-1]
             query = replace(query, after=page.next_after)
-        ordered: dict[str, None] = {}
-        for id in reversed(parents):
-            line = [id]
-            while (parent := parents.get(line[-1])) is not None and parent not in ordered:
-                line.append(parent)
-            ordered.update(dict.fromkeys(reversed(line)))
-        return list(ordered)
 
     async def _look(self, id: str) -> _Step:
         """Compare a context with what the target has under its id and name, before anything is written."""
@@ -243,10 +236,9 @@ class _Copy:
         """Yield what the target has not, whole appends only: half of one could not be checked."""
         after = step.start if step.have is None else step.have
         batch: list[Entry] = []
-        while after < step.last:
-            page = await self._source.read(step.id, at=step.last, after=after, limit=PAGE, deleted=True)
-            if not page:
-                break
+        while after < step.last and (
+            page := await self._source.read(step.id, at=step.last, after=after, limit=PAGE, deleted=True)
+        ):
             for entry in page:
                 if batch and entry.batch != batch[0].batch:
                     for complete in batch:
@@ -314,8 +306,6 @@ class _Copy:
             return
         await self._enqueue(id, owed)
         await self._note()
-        while there.settings_rev < context.settings_rev - 1:
-            there = await self._target.settings(id, {}, rev=there.settings_rev)
         gone = dict.fromkeys(there.settings)
         await self._target.settings(id, {**gone, **context.settings, "deleted": True}, rev=there.settings_rev)
 
@@ -352,10 +342,9 @@ async def _blank(
 ) -> int:
     """Take away in a copy what lost its content in the original since it was copied; return how much that was."""
     changed = 0
-    while after < last:
-        ours = await source.read(context, at=last, after=after, limit=PAGE, deleted=True)
-        if not ours:
-            break
+    while after < last and (
+        ours := await source.read(context, at=last, after=after, limit=PAGE, deleted=True)
+    ):
         theirs = await target.read(copy, after=after, before=ours[-1].version + 1, deleted=True)
         for state in (State.EXPIRED, State.ERASED):
             gone = [

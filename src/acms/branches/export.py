@@ -40,10 +40,7 @@ async def pages(
     storage: StorageBackend, context: str, *, after: int = 0, at: int
 ) -> AsyncIterator[list[Entry]]:
     """Read a log a page at a time, inherited entries too."""
-    while after < at:
-        entries = await storage.read(context, at=at, after=after, limit=PAGE)
-        if not entries:
-            return
+    while after < at and (entries := await storage.read(context, at=at, after=after, limit=PAGE)):
         yield entries
         after = entries[-1].version
 

@@ -441,7 +441,7 @@ class _Facts:
             return
         if comes:
             self._plan.learned += [Learned(comes[0], ended), *(Learned(fact) for fact in comes[1:])]
-        elif ended:
+        else:
             by = next((by for fact in known if (by := self._theirs.reason(fact)) is not None), None)
             self._plan.unlearned.append(Gone(ended, by))
 
@@ -465,10 +465,10 @@ class _Facts:
                 refused.update(() if heir is None else (heir.id,))
             elif heir is not None:
                 taken.setdefault(heir.id, []).extend(ended)
-            elif here is not None:
-                self._plan.unlearned.append(Gone((here,), self._theirs.reason(old)))
+            else:
+                self._plan.unlearned.append(Gone(ended, self._theirs.reason(old)))
         for fact in added:
-            ended = tuple(dict.fromkeys(taken.get(fact.id, ())))
+            ended = tuple(taken.get(fact.id, ()))
             if not ended and (fact.id in refused or self._known_here(fact)):
                 self._plan.agreed = True
                 continue

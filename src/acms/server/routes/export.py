@@ -95,20 +95,17 @@ async def _of_namespace(tenant: Tenant, namespace: str) -> list[Context]:
         if page.next_after is None:
             break
         query = ContextQuery(namespace=namespace, after=page.next_after, limit=validation.PAGE)
-    waiting = {one.id: one for one in reversed(found)}
-    ordered: dict[str, Context] = {}
-    for one in waiting.values():
-        line = [one]
-        while (parent := line[-1].parent) is not None and parent not in ordered:
-            if parent not in waiting:
-                raise ConflictError(
-                    f"{line[-1].id} is a fork of {parent}, which was deleted: it cannot be restored alone",
-                    retryable=False,
-                    options=(f"POST {BASE}/contexts/{line[-1].id}/copy, and delete the fork",),
-                )
-            line.append(waiting[parent])
-        ordered |= {each.id: each for each in reversed(line)}
-    return list(ordered.values())
+    found.reverse()  # the newest was first
+    known: set[str | None] = {None}
+    for one in found:
+        if one.parent not in known:
+            raise ConflictError(
+                f"{one.id} is a fork of {one.parent}, which was deleted: it cannot be restored alone",
+                retryable=False,
+                options=(f"POST {BASE}/contexts/{one.id}/copy, and delete the fork",),
+            )
+        known.add(one.id)
+    return found
 
 
 async def _exported(storage: StorageBackend, ids: Sequence[str]) -> AsyncIterator[bytes]:

@@ -289,8 +289,8 @@ class Port:
         # fight the others for the interpreter meanwhile.
         if self._held is None:
             self._held = []
-        if self.queue is not None:
-            self._loop.call_soon(self._release, self.queue)
+        assert self.queue is not None  # its writer has done the work
+        self._loop.call_soon(self._release, self.queue)
 
     # ── on the writer thread ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -330,9 +330,8 @@ class WriteQueue:
     def stop(self) -> None:
         """Let the writer end when it has done what was posted."""
         with self._guard:
-            if not self._stopped:
-                self._stopped = True
-                self._queue.put(None)
+            self._stopped = True
+            self._queue.put(None)
 
     def _run(self) -> None:
         queue = self._queue
