@@ -24,7 +24,6 @@ from acms.config import PrivacyConfig
 from acms.observability.events import Compacted
 from acms.ports import Codec, StorageBackend
 from acms.prompt import Prompt
-from acms.view import View
 from tests.providers import validators
 
 BLOCK = {"type": "compaction", "content": "They keep lathes on shelf 11.", "signature": "c2ln"}
@@ -43,7 +42,7 @@ async def talk(storage: StorageBackend, *, config: ACMSConfig | None = None) -> 
     return session
 
 
-async def sent(session: ACMS | View, codec: Codec, *, recall: str = "", budget: int = 4_000) -> Any:
+async def sent(session: ACMS, codec: Codec, *, recall: str = "", budget: int = 4_000) -> Any:
     prompt = Prompt(codec).system("Rules.").history(session)
     prompt = prompt.recall(session, recall) if recall else prompt
     rendered = await prompt.render(budget=budget)
@@ -104,12 +103,12 @@ async def test_a_sealed_one_hides_what_was_said_from_its_provider_only(recall: s
         assert "cmp_1" not in json.dumps([await sent(session, codec) for codec in (CHAT, CLAUDE)])
         await session.ingest("assistant", "In the loft.")
     await session.ingest("user", "Thanks.")
-    view = session.at((await session.get_session_stats()).version)
-    payload = await sent(view, RESPONSES)
-    assert payload["input"][2] == ITEM
-    assert "Lathe 1 is on shelf 11." not in json.dumps(payload)
-    for log in (session, view):
-        assert "Lathe 1 is on shelf 11." in json.dumps(await sent(log, CLAUDE))
+    for codec, sealed in ((RESPONSES, True), (CLAUDE, False)):
+        inside = Prompt(codec).system("Rules.").section("talk", Prompt().history(session))
+        payload = (await inside.render(budget=4_000)).payload
+        assert (ITEM in payload.get("input", ())) is sealed
+        assert ("Lathe 1 is on shelf 11." in json.dumps(payload)) is not sealed
+    assert "Lathe 1 is on shelf 11." in json.dumps(await sent(session, CLAUDE))
     assert "Lathe 1 is on shelf 11." in str(await session.messages("lathe", budget=4_000))
     assert "Where is lathe 3?" in [one.content for one in await session.recall("lathe 3")]
 
