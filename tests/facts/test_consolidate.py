@@ -132,7 +132,7 @@ def test_keep_confirms_and_changes_nothing() -> None:
         {"confidence": None}, {"confidence": "high"}, {"confidence": 1.5}, {"confidence": True}, {"action": None},
         {"action": "KEEP!"}, {"subject": 3}, {"attribute": "x" * 300}, {"value": ["a"]}, {"cardinality": "two"},
         {"scope": "world"}, {"fact_type": None}, {"valid_from": "tomorrow"}, {"sources": ("1",)}, {"sources": None},
-        {"negative": "no"}, {"fact_id": 7}, {"reason": None},
+        {"negative": "no"}, {"fact_id": 7}, {"reason": None}, {"names": (" ",)}, {"names": ("x" * 300,)},
         {"valid_from": datetime(2026, 3, 2, tzinfo=UTC), "valid_to": datetime(2026, 3, 1, tzinfo=UTC)},
     ],
 )  # fmt: skip
