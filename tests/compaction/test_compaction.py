@@ -36,10 +36,10 @@ from acms.compaction import job as room
 from acms.compose import handlers
 from acms.jobs.requests import compaction_kind
 from acms.jobs.worker import Worker
-from acms.model import JobQuery
+from acms.model import Append, JobQuery
 from acms.observability.events import Compacted, JobFinished
 from acms.ports import SummaryRequest
-from acms.storage.wrapper import FaultyStorage
+from acms.storage.wrapper import FaultyStorage, WrapperStorage
 from tests.support.talk import (
     LONG_EPISODES,
     PATIENT,
@@ -363,6 +363,8 @@ async def test_a_summarised_span_can_be_expanded(session: ACMS, storage: Storage
         await session.expand(1)
     with pytest.raises(EntryNotFoundError):
         await session.at(done.version - 1).expand(done.version)
+    with pytest.raises(EntryNotFoundError):
+        await session_on(storage, "new").expand(done.version)
 
 
 async def test_many_summaries_are_merged_into_one_of_the_next_level(
@@ -701,6 +703,38 @@ async def test_reading_never_asks(storage: Storage, toy: Toy) -> None:
         await session.set_policy(budget=100)
         await seen(session)
         assert (await storage.jobs(JobQuery())).items == ()
+
+
+async def test_summaries_of_pieces_that_are_no_shorter_end_the_attempt(storage: Storage) -> None:
+    toy = Toy("and so on " * 200, window=300)
+    async with session_on(storage, words=True, config=configured(), summarizer=toy) as session:
+        await talked(session, 60)
+        with pytest.raises(JobFailedError, match="its summaries are no shorter than what it read"):
+            await compacted(session, storage, toy)
+        assert await session.compactions() == []
+
+
+class Refusing(WrapperStorage):
+    """Refuses a summary once, although nothing was rewritten."""
+
+    refused = False
+
+    async def append(self, ops: Sequence[Append]) -> Any:
+        if not self.refused and any(draft.kind is Kind.SUMMARY for op in ops for draft in op.drafts):
+            self.refused = True
+            return [ConflictError("refused for another reason") for _ in ops]
+        return await super().append(ops)
+
+
+async def test_a_summary_that_is_refused_for_another_reason_is_written_by_the_next_attempt(
+    session: ACMS, storage: Storage, toy: Toy
+) -> None:
+    await talked(session, 30)
+    between = Refusing(storage)
+    done = await compacted(session, between, toy)
+    assert between.refused
+    assert len(toy.requests) == 2
+    assert [one.version for one in await session.compactions()] == [done.version]
 
 
 async def test_t27_a_range_larger_than_the_summarizers_window_is_read_in_pieces(storage: Storage) -> None:

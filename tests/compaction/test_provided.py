@@ -103,6 +103,11 @@ async def test_a_sealed_one_hides_what_was_said_from_its_provider_only(recall: s
         assert "cmp_1" not in json.dumps([await sent(session, codec) for codec in (CHAT, CLAUDE)])
         await session.ingest("assistant", "In the loft.")
     await session.ingest("user", "Thanks.")
+    for codec, sealed in ((RESPONSES, True), (CLAUDE, False)):
+        inside = Prompt(codec).system("Rules.").section("talk", Prompt().history(session))
+        payload = (await inside.render(budget=4_000)).payload
+        assert (ITEM in payload.get("input", ())) is sealed
+        assert ("Lathe 1 is on shelf 11." in json.dumps(payload)) is not sealed
     assert "Lathe 1 is on shelf 11." in json.dumps(await sent(session, CLAUDE))
     assert "Lathe 1 is on shelf 11." in str(await session.messages("lathe", budget=4_000))
     assert "Where is lathe 3?" in [one.content for one in await session.recall("lathe 3")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,12 @@ from acms import (
     open_storage,
 )
 from acms.codecs import OpenAIChat
+from acms.errors import StorageError
+from acms.model import Append
 from acms.prompt import Prompt
 from acms.providers import OfflineReflector
 from acms.results import Remaining
+from acms.storage.wrapper import WrapperStorage
 
 ADDRESS = "orders service", "database"
 
@@ -174,6 +178,7 @@ async def test_a_fact_is_stated_only_over_the_one_that_was_seen(url: str) -> Non
         ({"subject": " "}, "subject"), ({"attribute": "??"}, "attribute"), ({"value": ""}, "value"),
         ({"value": 5}, "value"),
         ({"names": "db"}, "names"), ({"names": [""]}, "names"), ({"value": "long " * 800}, "value"),
+        ({"names": [" "]}, "names"), ({"names": ["database " * 50]}, "names"),
         ({"scope": "team"}, "scope"), ({"expected": -1}, "expected"), ({"cardinality": "two"}, "cardinality"),
         ({"sources": "m_1"}, "sources"),
     ],
@@ -189,6 +194,28 @@ async def test_what_is_no_fact_is_refused(given: dict[str, Any], field: str) -> 
         with pytest.raises(ValidationError, match="sources"):
             await session.state("x", "y", "w", sources=[fact.id])
         assert await session.facts(history=True) == [fact]
+
+
+class Full(WrapperStorage):
+    """Refuses every append."""
+
+    async def append(self, ops: Sequence[Append]) -> Any:
+        return [StorageError("the disk is full") for _ in ops]
+
+
+async def test_a_store_that_refuses_tells_whoever_asks_for_facts_or_a_summary(url: str) -> None:
+    async with open_storage(url) as storage:
+        async with ACMS("user", storage, None) as session:
+            await session.ingest("user", "We use MySQL 8.")
+        async with ACMS("user", Full(storage), None, reflector=OfflineReflector()) as session:
+            for verb in (
+                lambda: session.state(*ADDRESS, "MySQL 8"),
+                lambda: session.reflect(),
+                lambda: session.compact(),
+            ):
+                with pytest.raises(StorageError, match="the disk is full"):
+                    await verb()
+            assert await session.facts() == []
 
 
 async def test_names_are_private_too(url: str) -> None:

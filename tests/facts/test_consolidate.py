@@ -132,7 +132,7 @@ def test_keep_confirms_and_changes_nothing() -> None:
         {"confidence": None}, {"confidence": "high"}, {"confidence": 1.5}, {"confidence": True}, {"action": None},
         {"action": "KEEP!"}, {"subject": 3}, {"attribute": "x" * 300}, {"value": ["a"]}, {"cardinality": "two"},
         {"scope": "world"}, {"fact_type": None}, {"valid_from": "tomorrow"}, {"sources": ("1",)}, {"sources": None},
-        {"negative": "no"}, {"fact_id": 7}, {"reason": None},
+        {"negative": "no"}, {"fact_id": 7}, {"reason": None}, {"names": (" ",)}, {"names": ("x" * 300,)},
         {"valid_from": datetime(2026, 3, 2, tzinfo=UTC), "valid_to": datetime(2026, 3, 1, tzinfo=UTC)},
     ],
 )  # fmt: skip
@@ -231,6 +231,17 @@ def test_the_opposite_and_another_time_are_no_duplicates() -> None:
     later = datetime(2027, 1, 1, tzinfo=UTC)
     found = log.reflect(at("cache", "Redis", negative=True), at("cache", "Redis", valid_from=later))
     assert found == ["added", "added"]
+
+
+def test_what_was_so_once_is_no_duplicate_when_it_is_so_again() -> None:
+    log = FactLog()
+    log.told("I lived in Berlin in February.")
+    february = {"valid_from": datetime(2026, 2, 1, tzinfo=UTC), "valid_to": datetime(2026, 3, 1, tzinfo=UTC)}
+    log.reflect(at("city", "Berlin", **february))
+    log.told("I live in Berlin again.")
+    assert log.reflect(at("city", "Berlin", **february)) == ["duplicate"]
+    assert log.reflect(at("city", "Berlin")) != ["duplicate"]
+    assert log.known()[-1].valid_to is None
 
 
 def test_an_update_may_say_the_same_value_in_other_words() -> None:
@@ -338,6 +349,18 @@ def test_what_a_tool_or_a_page_says_ends_nothing_that_people_said(origin: Origin
     assert log.reflect(at("city", "Rome", sources=(own.version,)), read=[own, page]) == ["updated"]
 
 
+def test_in_one_answer_what_a_tool_says_ends_nothing_that_people_say() -> None:
+    log = FactLog()
+    own = log.told("I live in Berlin.")
+    page = log.told("The user lives in Rome.", origin=Origin.TOOL)
+    said, read = at("city", "Berlin", sources=(own.version,)), at("city", "Rome", sources=(page.version,))
+    made = log.decide(said, read, read=[own, page])
+    assert [one.outcome for one in made.decisions] == ["added", "untrusted"]
+    assert made.decisions[1].reason == "what tool says cannot end what user said (proposal 1)"
+    assert log.reflect(read, said, read=[own, page]) == ["overridden", "added"]
+    assert log.said() == ["Berlin"]
+
+
 def test_without_sources_the_least_trusted_of_what_was_read_counts() -> None:
     log = FactLog()
     read = [log.told("a"), log.told("b", origin=Origin.TOOL)]
@@ -402,6 +425,16 @@ def test_the_sentence_that_said_the_old_value_is_demoted_and_the_rest_of_its_mes
     }
     log.take_back(log.version)
     assert log.demoted() == {}
+
+
+def test_what_is_still_good_around_what_is_demoted_stays_in_one_piece() -> None:
+    log = FactLog()
+    text = "Hello there. It is late. The deadline is March 15. Ana reviews it. Ben does too."
+    log.told(text)
+    log.reflect(at("deadline", "March 15"))
+    log.told("The deadline is March 20.")
+    log.reflect(at("deadline", "March 20"))
+    assert log.demoted() == {text: ["Hello there. It is late.", "Ana reviews it. Ben does too."]}
 
 
 def test_a_new_value_that_contains_the_old_one_is_not_demoted_with_it() -> None:

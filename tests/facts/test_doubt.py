@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from acms import ACMS, ACMSConfig, open_storage
 from acms.acs import ACS
 from acms.codecs import OpenAIChat
-from acms.knowledge import DOUBT, Fact
+from acms.knowledge import DOUBT, Fact, Proposal
 from acms.log import doubt
 from acms.ports import ReflectionRequest
 from acms.prompt import Prompt
@@ -158,6 +158,24 @@ async def test_a_reflector_says_what_a_fact_follows_from(storage: Storage) -> No
         assert list(doubts(await session.facts())) == [mapper.content]
         await session.state("backend", "orm", "SQLAlchemy")
         assert not doubts(await session.facts()), "somebody says so again"
+
+
+async def test_what_is_in_doubt_and_kept_is_said_again(storage: Storage) -> None:
+    def kept(request: ReflectionRequest) -> object:
+        return says(*(Proposal(action="keep", fact_id=fact.id) for fact in request.facts))
+
+    orm = one("backend", "orm", "SQLAlchemy for Python")
+    language = one("backend", "language", "Python"), one("backend", "language", "Go")
+    reflector = Scripted(says(language[0]), says(orm), says(language[1]), kept)
+    async with ACMS("kept", storage, None, reflector=reflector, config=config()) as session:
+        for text in ("We build it in Python.", "The mapper follows.", "We take Go."):
+            await said(session, text, "It is decided.")
+        assert list(doubts(await session.facts())) == [orm.content]
+        await said(session, "All of that stays.", "It is decided.")
+        facts = {fact.content: fact for fact in await session.facts()}
+        assert not doubts(list(facts.values()))
+        assert facts[orm.content].replaces
+        assert not facts[language[1].content].replaces[1:]
 
 
 @pytest.mark.parametrize(

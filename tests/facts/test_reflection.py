@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from acms import ACMS, ACMSConfig, ReflectionConfig, compose, open_storage, sync
 from acms.config import EpisodeBoundaryConfig, RetryConfig, WorkerConfig
-from acms.errors import ACMSError, JobFailedError, ProviderError, StorageBusyError
+from acms.errors import (
+    ACMSError,
+    ConflictError,
+    GoneError,
+    IdempotencyMismatchError,
+    JobFailedError,
+    ProviderError,
+    StorageBusyError,
+    StorageError,
+)
 from acms.facts import backlog as reflect
 from acms.facts.job import handler
 from acms.jobs.requests import cancel
@@ -586,6 +596,110 @@ async def busy() -> None:
     raise StorageBusyError
 
 
+def raising(error: ACMSError) -> Any:
+    async def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("scope", "error", "calls", "attempts"),
+    [
+        ("session", GoneError("a source was erased"), 2, 1),
+        ("namespace", GoneError("a source was erased"), 2, 1),
+        ("session", ConflictError("refused for another reason"), 2, 2),
+        ("namespace", ConflictError("somebody was first"), 1, 1),
+    ],
+)
+async def test_facts_that_cannot_be_stored_are_learned_all_the_same(
+    storage: Storage, notes: Notes, scope: str, error: ACMSError, calls: int, attempts: int
+) -> None:
+    notes.scope = scope
+    async with on(storage, notes, worker=BY_HAND) as session:
+        await episode(session, "the database is MySQL", "ok")
+        between = Meanwhile(storage)
+        between.when = facts_in
+        between.do = raising(error)
+        await worked_off(session, between, notes)
+        assert [fact.value for fact in await session.facts(scope=scope)] == ["MySQL"]
+        assert len(notes.requests) == calls
+        assert [(job.state, job.attempt) for job in await jobs(session)] == [(JobState.DONE, attempts)]
+        assert len(await marks(session)) == 1
+
+
+@pytest.mark.parametrize("scope", ["session", "namespace"])
+async def test_what_a_store_refused_for_good_is_learned_when_somebody_asks(
+    storage: Storage, notes: Notes, scope: str
+) -> None:
+    notes.scope = scope
+    async with on(storage, notes, worker=BY_HAND) as session:
+        await episode(session, "the database is MySQL", "ok")
+        between = Meanwhile(storage)
+        between.when = facts_in
+        between.do = raising(StorageError("the disk is full"))
+        await worked_off(session, between, notes)
+        assert [(job.state, job.error) for job in await jobs(session)] == [
+            (JobState.FAILED, "STORAGE: the disk is full")
+        ]
+        assert (await session.facts(scope=scope), await marks(session)) == ([], [])
+        await session.reflect()
+        await worked_off(session, storage, notes)
+        assert [fact.value for fact in await session.facts(scope=scope)] == ["MySQL"]
+
+
+async def test_what_another_attempt_has_said_is_not_said_again(storage: Storage, notes: Notes) -> None:
+    async with on(storage, notes, worker=BY_HAND) as session:
+        await episode(session, "the database is MySQL", "ok")
+        between = Meanwhile(storage)
+        between.when = facts_in
+        between.do = raising(IdempotencyMismatchError("another text under the same key"))
+        await worked_off(session, between, notes)
+        assert await facts(session) == ["the database is MySQL"]
+        notes.scope = "namespace"
+        await episode(session, "the cache is Redis", "ok")
+        between.do = raising(IdempotencyMismatchError("another text under the same key"))
+        await worked_off(session, between, notes)
+        assert await session.facts(scope="namespace") == []  # it lies in the profile of that attempt
+        assert (len(notes.requests), len(await marks(session))) == (3, 2)
+
+
+class Gone(Meanwhile):
+    """Lets no fact in: what it was made from is always gone."""
+
+    async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
+        if any(map(facts_in, ops)):
+            return [GoneError("a source was erased") for _ in ops]
+        return await super().append(ops)
+
+
+async def test_a_log_that_changes_under_every_call_ends_the_attempt(storage: Storage, notes: Notes) -> None:
+    async with on(storage, notes, worker=BY_HAND) as session:
+        await episode(session, "the database is MySQL", "ok")
+        await worked_off(session, Gone(storage), notes)
+        (job,) = await jobs(session)
+        assert job.state is JobState.FAILED
+        assert "changes faster than it can be reflected on" in (job.error or "")
+        assert len(notes.requests) == 9 * job.attempt
+        assert await marks(session) == []
+
+
+async def test_how_much_is_read_at_a_time_changes_nothing(
+    storage: Storage, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"thing {number} is {number}, and more was said of it" for number in range(7)]
+    found: list[Any] = []
+    for name in ("whole", "pieces"):
+        async with on(storage, notes, name) as session:
+            await episode(session, *texts)
+            await session.wait_pending()
+            found.append((await facts(session), [mark.content for mark in await marks(session)]))
+        monkeypatch.setattr("acms.facts.job.CHUNK", 2)
+        monkeypatch.setattr("acms.facts.job.LONG", 10)
+    assert found[0] == found[1]
+    assert notes.read == [texts, texts]
+
+
 def jobs_of(session: ACMS) -> dict[str, Any]:
     """The handlers of every kind of job, as a session knows them."""
 
@@ -698,6 +812,35 @@ async def test_what_cannot_be_read_of_an_answer_is_passed_over_and_told(
         assert len(await marks(session)) == len(notes.requests) == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"negative": "no"}, "negative is a str"),
+        ({"fact_id": 7}, "fact_id is a int"),
+        ({"valid_from": "2026-03-01"}, "valid_from is no time with a time zone"),
+        ({"valid_to": datetime(2026, 3, 1)}, "valid_to is no time with a time zone"),
+    ],
+)
+def test_a_proposal_that_cannot_be_read_says_why(given: dict[str, Any], why: str) -> None:
+    found = reflect.checked([Proposal(content="a", **given), Proposal(content="b")], {})
+    assert [one.content for one in found.proposals] == ["b"]
+    assert found.unreadable == (f"proposal 1: {why}",)
+
+
+def test_a_fact_that_cites_no_list_is_no_proposal() -> None:
+    listed, alone = Fact(content="a", sources=("m_1", "m_9")), Fact(content="a", sources="m_1")  # type: ignore[arg-type]
+    found = reflect.checked([listed, alone], {"m_1": 3})
+    assert [one.sources for one in found.proposals] == [(3,)]
+    assert found.unreadable == ("proposal 2: sources are not versions",)
+
+
+def test_of_an_endless_answer_the_first_proposals_are_read() -> None:
+    answer = Reflection(proposals=(Proposal(content="a"),) * (reflect.MOST + 3), unreadable=7)  # type: ignore[arg-type]
+    found = reflect.checked(answer, {})
+    assert len(found.proposals) == reflect.MOST
+    assert found.unreadable == ("3 proposals beyond the first 1000",)
+
+
 class SeedShaped:
     """With the simpler shape that is accepted too."""
 
@@ -764,6 +907,22 @@ async def test_what_goes_while_it_is_said_in_the_profile_is_not_known_there(
             await session.undo(gone.version)
             found = await facts_of(storage, (await storage.context(PROFILE, namespace="team")).id)
             assert "the city is Berlin" in [one.content for one in found]
+
+
+async def test_a_rewrite_elsewhere_takes_nothing_back_from_the_profile(
+    storage: Storage, notes: Notes
+) -> None:
+    notes.scope = "namespace"
+    async with on(storage, notes, worker=BY_HAND) as session:
+        ids = await episode(session, "good morning", "ok")
+        await worked_off(session, storage, notes)
+        await episode(session, "the city is Berlin", "ok")
+        between = Meanwhile(storage)
+        between.when = facts_in
+        between.do = lambda: session.retract(ids[0])
+        await worked_off(session, between, notes)
+        assert [fact.value for fact in await session.facts(scope="namespace")] == ["Berlin"]
+        assert len(notes.requests) == 2
 
 
 async def test_what_a_private_session_teaches_stays_in_it(storage: Storage, notes: Notes) -> None:
@@ -873,6 +1032,15 @@ async def test_a_fork_takes_over_late_facts_before_it_reflects_itself(storage: S
             await child.wait_pending()
             assert notes.read == [["the database is PostgreSQL", "ok"], ["the cache is Redis", "ok"]]
             assert await facts(child) == ["the database is PostgreSQL", "the cache is Redis"]
+
+
+async def test_a_fork_of_a_log_without_messages_learns_for_itself(storage: Storage, notes: Notes) -> None:
+    async with on(storage, notes) as session:
+        stated = await session.state("project", "language", "Go")
+        async with await session.fork() as child:
+            await episode(child, "the cache is Redis", "ok")
+            await child.wait_pending()
+            assert await facts(child) == [stated.content, "the cache is Redis"]
 
 
 def test_a_decision_names_the_fact_it_became() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 from acms import ACMS, ACMSConfig, CacheConfig, Fact, ValidationError, open_storage
 from acms.acs import ACS
 from acms.codecs import OpenAIChat
+from acms.log.validity import Period
 from acms.prompt import Prompt
 from acms.providers import OfflineReflector
+from acms.text.moments import ahead, moment, timed
 from tests.support.talk import LONG_EPISODES
 
 DAY = timedelta(days=1)
@@ -178,3 +181,60 @@ async def test_a_time_that_makes_no_sense_is_refused() -> None:
                 await session.facts(**asked)
         assert await session.facts() == [fact]
         assert await session.facts(as_of=BASE) == []
+
+
+def day(text: str | None) -> Any:
+    return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "left", "start", "end"),
+    [
+        ("We use Redis until 2026-05-05.", "We use Redis.", None, "2026-05-06"),
+        ("The flat is ours from tomorrow.", "The flat is ours.", "2026-03-03", None),
+        ("The lift is shut until the 5th of May 2027.", "The lift is shut.", None, "2027-05-06"),
+        ("We rent it from 5 May 2027 to 9 May 2027.", "We rent it.", "2027-05-05", "2027-05-10"),
+        ("The pool is shut until in two weeks.", "The pool is shut.", None, "2026-03-16"),
+        ("Wir sind ab 1. April in Rom.", "Wir sind in Rom.", "2026-04-01", None),
+        # said twice, no such day, over before it begins: nothing is read
+        ("It is open until May, until June.", None, None, None),
+        ("It is open until 31 February.", None, None, None),
+        ("It is ours from 5 May 2027 until 3 May 2027.", None, None, None),
+    ],
+)
+def test_when_something_is_so_is_taken_from_what_was_said(
+    text: str, left: str | None, start: str | None, end: str | None
+) -> None:
+    found = timed(text, BASE)
+    assert found.text == (text if left is None else left)
+    assert found.period == Period(day(start), day(end))
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "start", "end"),
+    [
+        ("tomorrow", "2026-03-02", "2026-03-03", "2026-03-04"),
+        ("in 3 days", "2026-03-02", "2026-03-05", "2026-03-06"),
+        ("in two weeks", "2026-03-02", "2026-03-16", "2026-03-17"),
+        ("in a month", "2026-01-31", "2026-02-28", "2026-03-01"),
+        ("in a year", "2024-02-29", "2025-02-28", "2025-03-01"),
+        ("next week", "2026-03-04", "2026-03-09", "2026-03-16"),
+        ("next month.", "2026-12-31", "2027-01-01", "2027-02-01"),
+        ("nächstes Jahr", "2026-03-02", "2027-01-01", "2028-01-01"),
+    ],
+)
+def test_a_day_to_come_is_counted_from_when_it_was_said(text: str, said: str, start: str, end: str) -> None:
+    assert ahead(text, day(said)) == Period(day(start), day(end))
+    assert ahead(f"{text} or so", day(said)) is None
+
+
+def test_a_date_that_a_model_gives_in_words_begins_and_ends_where_it_is_meant_to() -> None:
+    for text, begins, ends in (
+        ("May 2027", "2027-05-01", "2027-05-01"),
+        ("5 May", "2026-05-05", "2026-05-06"),
+        ("2026-05-05", "2026-05-05", "2026-05-06"),
+        ("end of June", "2026-06-01", "2026-07-01"),
+    ):
+        assert moment(text, BASE, end=False) == day(begins)
+        assert moment(text, BASE, end=True) == day(ends)
+    assert moment("when it is done", BASE, end=True) is None

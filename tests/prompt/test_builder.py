@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from acms import ConfigurationError, PayloadError, ValidationError
+from acms import ACMS, ConfigurationError, PayloadError, ValidationError, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses, Tool
 from acms.model import Media, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Composed, Piece, Scope
@@ -33,6 +33,7 @@ def said(rendered: Rendered) -> list[tuple[str, str]]:
 
 
 CALL = {"id": "call_1", "name": "disk", "arguments": '{"host": "db1"}'}
+NOBODY = ACMS("nobody", open_storage("memory://"), None)
 
 
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -77,9 +78,11 @@ async def test_a_tool_call_and_its_answer_are_typed_parts() -> None:
 
 
 async def test_a_failed_tool_is_told_apart() -> None:
-    built = prompt().assistant(tool_calls=[CALL]).tool("call_1", "no such host", is_error=True)
-    (result,) = (part for step in built.steps for part in step.message.parts if isinstance(part, ToolResult))
-    assert result.is_error
+    told = {"role": "tool", "tool_call_id": "call_1", "content": "no such host", "is_error": True}
+    asked = Prompt(AnthropicMessages("claude-opus-5")).user("How full?").assistant(tool_calls=[CALL])
+    for built in (asked.tool("call_1", "no such host", is_error=True), asked.add(told)):
+        (block,) = (await built.render()).payload["messages"][2]["content"]
+        assert (block["content"], block["is_error"]) == ("no such host", True)
 
 
 async def test_images_are_parts_with_a_stated_cost() -> None:
@@ -87,6 +90,18 @@ async def test_images_are_parts_with_a_stated_cost() -> None:
     rendered = await prompt().user([Text("What is this?"), picture]).render()
     bare = await prompt().user("What is this?").render()
     assert rendered.tokens.tokens >= bare.tokens.tokens + 765
+
+
+async def test_one_part_may_stand_for_a_list_of_it() -> None:
+    assert said(await prompt().user(Text("U")).assistant(Text("A")).render()) == [  # type: ignore[arg-type]
+        ("user", "U"),
+        ("assistant", "A"),
+    ]
+
+
+def test_a_recall_has_one_number_of_tokens() -> None:
+    with pytest.raises(TypeError, match="budget or tokens, not both"):
+        prompt().recall(NOBODY, "q", tokens=100, budget=100)
 
 
 async def test_an_answer_stands_with_its_call_wherever_it_was_written() -> None:
@@ -142,9 +157,18 @@ async def test_a_call_without_an_answer_gets_one_that_says_so_and_an_answer_with
         (lambda: prompt().section("s", "x").section("s", "y"), "name"),
         (lambda: prompt().section("s", lambda empty: None), "content"),  # type: ignore[arg-type,return-value]
         (lambda: prompt().tools([{"name": "no spaces please"}]), "tools[0].name"),
+        (lambda: prompt().tools(["disk"]), "tools[0]"),  # type: ignore[list-item]
+        (lambda: prompt().tools([{"name": "disk", "colour": "red"}]), "tools[0]"),
+        (lambda: prompt().tools([{"type": "function", "function": "disk"}]), "tools[0].function"),
+        (lambda: prompt().tools([{"type": "custom", "name": "disk"}]), "tools[0].type"),
+        (lambda: prompt().tools([{"name": "disk", "parameters": "host"}]), "tools[0].parameters"),
+        (lambda: prompt().omit(Prompt().tools([Tool(name="a")])), "content"),
         (lambda: prompt().tools([Tool(name="a"), Tool(name="a")]), "tools"),
         (lambda: prompt().tools({"name": "a"}), "tools"),  # type: ignore[arg-type]
         (lambda: prompt().recall("session", "q"), "session"),  # type: ignore[arg-type]
+        (lambda: prompt().recall(NOBODY, "q", scope="team"), "scope"),  # type: ignore[arg-type]
+        (lambda: prompt().history(Prompt().recall(NOBODY, "q")), "content"),
+        (lambda: prompt().last([Prompt().recall(NOBODY, "q")], n=3), "content"),
         (lambda: prompt().cache_hint(ttl=0), "ttl"),
         (lambda: prompt().cache_hint().cache_hint(), "id"),
     ],
@@ -202,6 +226,23 @@ async def test_content_is_read_the_same_everywhere(storage: Storage) -> None:
     assert said(await prompt().truncate(content, tokens=10_000).render()) == expected
     assert said(await prompt().omit(content).render()) == expected
     assert said(await prompt().section("all", content).render()) == expected
+
+
+async def test_what_has_nothing_to_say_is_no_message_of_the_last_ones() -> None:
+    content = ["a", "b", Composed(Role.USER, ())]
+    assert [text for _, text in said(await prompt().last(content, n=2).render())] == ["a", "b"]
+
+
+async def test_scopes_of_one_name_are_told_apart_whatever_the_others_are_called() -> None:
+    names = ("docs-2", "docs", "docs")
+    scopes = [
+        Scope(id=name, children=(Atom((PromptMessage(role=Role.USER, parts=(Text(str(at)),)),)),))
+        for at, name in enumerate(names)
+    ]
+    rendered = await prompt().raw(scopes[0]).raw(scopes[1]).raw(scopes[2]).render()
+    assert [one.path for one in rendered.manifest.messages] == [
+        "prompt/docs-2", "prompt/docs", "prompt/docs-3"
+    ]  # fmt: skip
 
 
 async def test_a_plain_text_is_the_users_unless_a_role_is_given() -> None:

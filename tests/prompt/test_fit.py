@@ -157,6 +157,13 @@ def test_a_window_starts_at_the_same_place_until_a_whole_step_is_given_up() -> N
     assert [int(one[1:]) for one in starts] == sorted(int(one[1:]) for one in starts)
 
 
+def test_what_must_stay_takes_room_from_the_rest_of_a_window() -> None:
+    units = [unit(words(8, f"m{n}-"), before=10 * n, mandatory=n in (2, 9)) for n in range(10)]
+    found = fitted(prompt(scope("history", *units, by=Window(0))), 50)
+    assert [text.split("-")[0] for text in texts(found)] == ["m2", "m6", "m7", "m8", "m9"]
+    assert found.tokens == 50
+
+
 def test_a_window_leaves_room_for_what_moves_behind_it() -> None:
     def shown(recalled: int) -> list[str]:
         units = [unit(words(8), before=10 * n, first=n, last=n) for n in range(1, 40)]
@@ -209,6 +216,19 @@ def test_long_results_are_cut_to_one_length() -> None:
     answers = [PromptMessage(role=Role.TOOL, parts=(ToolResult(id, words(50)),)) for id in "ab"]
     tree = prompt(scope("history", *atoms([call, *answers]), by=Truncate()))
     assert [one.tokens for one in fitted(tree, 46).placed[1:]] == [20, 20]
+
+
+def test_what_is_cut_stays_in_its_room_where_a_message_costs_more_than_its_text() -> None:
+    class Dear(Toy):
+        """Charges one more for every four words of a message."""
+
+        def cost(self, message: PromptMessage) -> int:
+            return super().cost(message) * 5 // 4
+
+    for room in range(8, 40):
+        tree = prompt(scope("list", unit(words(60)), by=Truncate(room)))
+        (one,) = fitted(tree, None, codec=Dear()).placed
+        assert room - 4 <= one.tokens <= room
 
 
 def test_what_cannot_be_cut_is_left_out() -> None:
@@ -288,6 +308,13 @@ def test_a_ceiling_holds_whatever_the_budget() -> None:
     assert left(found) == [("prompt/docs", "ceiling", True)]
 
 
+def test_of_a_section_over_its_ceiling_pieces_go_before_whole_messages() -> None:
+    box = scope("docs", pieces(("a one", 2), ("b two", 1)), unit("c d"), ceiling=9)
+    found = fitted(prompt(box), None)
+    assert texts(found) == ["pins:\na one", "c d"]
+    assert left(found) == [("prompt/docs", "pieces", True)]
+
+
 def test_a_section_with_a_ceiling_shrinks_by_its_own_priorities_first() -> None:
     box = scope(
         "docs", unit("a b"), scope("more", unit("c d"), by=Omit(), priority=9), unit("e f"), ceiling=8
@@ -310,6 +337,21 @@ def test_a_section_is_not_shrunk_below_its_floor() -> None:
     with pytest.raises(FitError) as caught:
         fitted(tree, 7)
     assert "lower the floor of prompt/kept to 7" in caught.value.options
+
+
+def test_a_floor_holds_where_a_text_can_be_cut_in_large_steps_only() -> None:
+    class Coarse(Words):
+        """Five tokens a word."""
+
+        def count(self, text: str) -> int:
+            return 5 * super().count(text)
+
+    codec = Toy()
+    codec.counter = Coarse()
+    kept = scope("kept", unit(words(10)), by=Truncate(), floor=33)
+    tree = prompt(kept, scope("other", unit(words(4)), by=Omit(), priority=1))
+    assert texts(fitted(tree, 64, codec=codec))[0] == f"{MARK} w3 w4 w5 w6 w7 w8 w9"
+    assert texts(fitted(tree, 55, codec=codec)) == [words(10)]  # 32 tokens would be below it
 
 
 def test_a_floor_holds_against_what_is_around_and_what_is_inside() -> None:
@@ -377,6 +419,16 @@ def test_a_summary_that_is_not_shorter_is_not_used() -> None:
     tree = prompt(scope("history", unit("one"), unit("two"), by=Summarise("sum", words(9), 2, 20)))
     with pytest.raises(FitError):
         fitted(tree, 5)
+
+
+def test_a_summary_that_stands_for_more_takes_the_place_of_the_one_before() -> None:
+    units = [unit(words(8, f"m{n}-"), mandatory=n == 7) for n in range(8)]
+    history = scope("history", *units, by=Summarise("sum", "", 0, 6), ceiling=70)
+    found = fitted(prompt(history, unit("go")), 24, "the first part", "all of it so far")
+    assert [one.rendition for one in found.placed].count("summary") == 1
+    assert texts(found)[0] == wrap("all of it so far", SUMMARY)
+    assert [text for _, text, _ in found.summaries] == ["all of it so far"]
+    assert found.tokens <= 24
 
 
 def test_an_answer_is_cut_to_its_tokens() -> None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.errors import EntryNotFoundError, ValidationError
+from acms.log.summary_levels import LEVELS
 from acms.model import Entry, Kind, Media, Part, Raw, Reasoning, Role, Source, Text, ToolCall, ToolResult
 from acms.plan.nodes import Left, Piece, Placed, Step
 from acms.ports import Codec
@@ -257,6 +258,7 @@ def test_another_format_is_refused_in_words(found: object) -> None:
         {"left": [[["a"], "p", "omit", None, 3, True]]},
         {"marks": [[-1, "prompt", "", None]]},
         {"tools": [{"called": "x"}]},
+        {"tools": [{"name": "x", "description": "", "parameters": "y", "strict": False}]},
     ],
 )
 def test_a_damaged_file_is_refused_in_words(damage: dict[str, Any]) -> None:
@@ -277,6 +279,24 @@ def test_messages_that_say_the_same_have_the_same_hash_wherever_it_comes_from() 
         PromptMessage(role=Role.USER),
     ]
     assert len({fingerprint(one) for one in [quoted, *others]}) == 6
+
+
+def test_what_a_part_or_a_level_says_is_quoted_from_there() -> None:
+    outputs = tuple([" ".join(f"{name}{n}" for n in range(99)) for name in ("row", "line")])
+    parts = tuple([ToolResult(f"c{n}", output) for n, output in enumerate(outputs)])
+    long, short = " ".join(f"word{n}" for n in range(99)), "they chose PostgreSQL"
+    entries = [
+        entry(1, "", role=Role.TOOL, parts=parts),
+        entry(2, long, kind=Kind.SUMMARY, data={LEVELS: [{"content": short, "tokens": 4}]}),
+    ]
+    cut = tuple([replace(part, output=planner.cut(part.output, 20, COUNTER)) for part in parts])
+    shown = (
+        PromptMessage(role=Role.TOOL, parts=cut, sources=(entries[0].id,), group="g1"),
+        PromptMessage(role=Role.USER, parts=(Text(f"so far: {short}"),), sources=(entries[1].id,)),
+    )
+    manifest = made([Placed(one, "prompt/history", "cut") for one in shown], entries)
+    assert messages(manifest, {one.id: one for one in entries}) == shown
+    assert "".join(literals(manifest).split()) == "c0[…]c1[…]sofar:"
 
 
 def test_text_that_changed_under_a_manifest_is_told_apart() -> None:

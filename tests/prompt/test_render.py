@@ -418,6 +418,20 @@ async def test_last_shows_as_many_of_the_n_as_fit(storage: Storage) -> None:
     assert one > 20
 
 
+async def test_a_log_that_another_counter_counted_fills_its_room_all_the_same(storage: Storage) -> None:
+    class Letters:
+        name = "letters"
+
+        def count(self, text: str) -> int:
+            return len(text)
+
+    session = session_on(storage, token_counter=Letters())
+    await fill(session, *(f"message {number} says that all is well" for number in range(90)))
+    rendered = await prompt().section("talk", Prompt().history(session)).render(budget=500)
+    assert texts(rendered)[-1].startswith("message 89 ")
+    assert 225 <= rendered.tokens.upper_bound <= 500
+
+
 async def test_recall_is_kept_longer_than_history_and_goes_before_what_is_required(storage: Storage) -> None:
     session = await past(storage)
     built = prompt().system("S").history(session).recall(session, "what did we choose for orders?", tokens=60)

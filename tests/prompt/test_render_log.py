@@ -7,15 +7,18 @@ import zlib
 from base64 import b64decode
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, ConfigurationError, NotFoundError, Prompt, RenderLogConfig
+from acms import ACMS, ACMSConfig, ConfigurationError, ConflictError, NotFoundError, Prompt, RenderLogConfig
 from acms.acs import ACS
 from acms.codecs import OpenAIChat
+from acms.model import State
 from acms.observability.logging import correlation
 from acms.ports import Handle, HasRecords
 from acms.prompt import render_log
+from acms.storage import MemoryStorage
 
 KEPT = ACMSConfig(renders=RenderLogConfig(enabled=True))
 REQUEST = {
@@ -164,6 +167,74 @@ async def test_it_is_bounded_by_bytes_and_age_and_can_be_forgotten(
         assert len(await of.renders()) == 1
         await of.forget_renders()
         assert await of.renders() == []
+
+
+async def test_of_a_session_without_a_word_nothing_is_kept(storage: Handle) -> None:
+    async with session(storage) as of:
+        await render(of, "kettle?")
+        assert await of.renders() == []
+        await of.forget_renders()
+        assert await of.renders() == []
+
+
+async def test_of_a_render_with_very_many_candidates_the_best_are_kept(
+    storage: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[int, int, int]] = []
+    for name in ("whole", "few"):
+        async with session(storage, name=name) as of:
+            await talk(of)
+            await render(of, "which magenta kettle whistles?")
+            (kept,) = await of.renders()
+            found.append((kept.tokens, kept.left_out, len((await of.sent(kept.id)).verdicts)))
+        monkeypatch.setattr(render_log, "ROW", 1)
+    (whole, few) = found
+    assert whole[:2] == few[:2]
+    assert 0 < few[2] < whole[2]
+
+
+async def test_a_render_that_cannot_be_kept_for_others_is_rendered_all_the_same() -> None:
+    async with session(MemoryStorage()) as of:
+        await talk(of)
+        records = of.storage
+        assert isinstance(records, HasRecords)
+        put = records.put_record
+
+        async def busy(context: str, name: str, data: Any, *, rev: int) -> Any:
+            raise ConflictError("the record has changed")
+
+        records.put_record = busy  # type: ignore[method-assign]
+        prompt = Prompt(OpenAIChat("gpt-4o")).history(of).recall(of, "kettle?").user("kettle?")
+        rendered = await prompt.render(budget=400)
+        assert [one for one in rendered.warnings if "other renders of this prompt kept theirs" in one]
+        assert await of.renders() == []
+        records.put_record = put  # type: ignore[method-assign]
+        assert not (await prompt.render(budget=400)).warnings
+        assert len(await of.renders()) == 1
+
+
+async def test_a_render_is_not_kept_when_something_is_erased_while_it_is_put() -> None:
+    storage = MemoryStorage()
+    async with session(storage) as of:
+        await talk(of)
+        records = of.storage
+        assert isinstance(records, HasRecords)
+        put, first = records.put_record, True
+
+        async def erased(context: str, name: str, data: Any, *, rev: int) -> Any:
+            nonlocal first
+            if first and name == render_log.NEWEST:
+                first = False
+                await storage.blank(context, [1], to=State.ERASED, audit={})
+            return await put(context, name, data, rev=rev)
+
+        records.put_record = erased  # type: ignore[method-assign]
+        await render(of, "which magenta kettle whistles?")
+        assert await of.renders() == []
+        assert await raw(of) == ""
+        assert not first
+        await render(of, "which magenta kettle whistles?")
+        assert len(await of.renders()) == 1
 
 
 async def test_nothing_is_kept_unless_it_is_asked_for(storage: Handle) -> None:

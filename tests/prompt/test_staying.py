@@ -13,12 +13,14 @@ import pytest
 
 from acms import ACMS, ACMSConfig, CompactionPolicy, State, open_storage
 from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
-from acms.errors import FitError, StorageError
+from acms.errors import FitError, StorageError, TokenBudgetExceededError
 from acms.kv import InMemoryKV
 from acms.model import Reasoning, Text, ToolCall
 from acms.pins import create_pin_registry
 from acms.ports import Codec, HasRecords
 from acms.prompt import Prompt, Rendered
+from acms.providers.tokens import default_counter
+from acms.text import condense
 from tests.providers import validators
 
 SYSTEM = "You keep the stock of a workshop."
@@ -524,6 +526,18 @@ async def test_an_output_stays_as_it_was_shown_until_the_next_epoch(recalled: bo
         assert cut
 
 
+def test_an_output_that_was_forgotten_is_shortened_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, counter = random.Random(13), default_counter()
+    outputs = ["\n".join(listed(rng) for _ in range(3)) for _ in range(4)]
+    expected = [condense.condensed(output, 80, counter) for output in outputs]
+    condense._known.clear()
+    monkeypatch.setattr(condense, "KNOWN", 1)
+    for _ in range(2):
+        assert [condense.condensed(output, 80, counter) for output in outputs] == expected
+    assert len(condense._known) == 1
+    assert all(0 < counter.count(one) <= 80 for one in expected)
+
+
 async def test_what_a_cut_output_does_not_show_is_recalled() -> None:
     rng = random.Random(12)
     async with ACMS("cut", open_storage("memory://"), None) as session:
@@ -543,14 +557,15 @@ async def test_what_a_cut_output_does_not_show_is_recalled() -> None:
             assert (rows[151] in text) is there
 
 
-async def test_what_another_session_said_goes_from_a_prompt_when_that_one_becomes_private() -> None:
+@pytest.mark.parametrize("how", ["private", "retract"])
+async def test_what_another_session_said_goes_from_a_prompt_when_it_is_no_longer_said(how: str) -> None:
     storage = open_storage("memory://")
     rng = random.Random(8)
     async with (
         ACMS("diary", storage, None, namespace="ana") as diary,
         ACMS("chat", storage, None, namespace="ana") as chat,
     ):
-        await diary.ingest("user", "The spare key of the workshop hangs behind the clock.")
+        id = await diary.ingest("user", "The spare key of the workshop hangs behind the clock.")
         for _ in range(20):
             await chat.ingest("user", said(rng))
 
@@ -562,7 +577,7 @@ async def test_what_another_session_said_goes_from_a_prompt_when_that_one_become
 
         assert "behind the clock" in await sent("Where does the spare key of the workshop hang?")
         assert "behind the clock" in await sent("Where is the teal lathe?")  # it stays where it was
-        await diary.set_private()
+        await (diary.set_private() if how == "private" else diary.retract(id))
         assert "behind the clock" not in await sent("Where is the teal lathe?")
 
 
@@ -645,3 +660,59 @@ async def test_a_history_says_who_spoke_whatever_the_name(codec: Codec) -> None:
         text = json.dumps(rendered.payload, ensure_ascii=False)
         assert all(f"{' '.join(name.split())}: I want it warm." in text for name in names)
         assert rendered.manifest.messages  # each stretch of text is found again in its entry
+
+
+async def test_all_system_messages_that_a_log_begins_with_are_shown_or_none() -> None:
+    rng = random.Random(11)
+    async with ACMS("rules", open_storage("memory://"), None) as session:
+        rules = [f"Rule {number}: count twice." for number in range(20)]
+        for rule in rules:
+            await session.ingest("system", rule)
+        with pytest.raises(TokenBudgetExceededError, match="required"):
+            await session.messages("the lathe", budget=40)
+        for _ in range(90):
+            await session.ingest("user", said(rng))
+        base = Prompt(OpenAIChat("gpt-4o")).history(session).recall(session, "the lathe")
+        rendered = await base.render(budget=1500)
+        assert [message.text for message in rendered.messages][:20] == rules
+        assert not rendered.warnings
+        written = await session.messages("the lathe", budget=1500)
+        assert [one["content"] for one in written][:20] == rules
+        short = await base.render(budget=300)
+        assert [one for one in short.warnings if "take half of the room: they are left out" in one]
+        assert rules[0] not in json.dumps(short.payload)
+
+
+async def test_a_fork_goes_on_with_what_was_kept_before_it_in_a_form_that_is_read() -> None:
+    rng = random.Random(12)
+    async with ACMS("day", open_storage("memory://"), None) as session:
+        for _ in range(60):
+            await session.ingest("user", said(rng))
+        storage, context = session.storage, str(await session.context_id())
+        assert isinstance(storage, HasRecords)
+        names: list[str] = []
+        inner = storage.put_record
+
+        async def watched(context: str, name: str, data: Any, *, rev: int) -> Any:
+            names.append(name)
+            return await inner(context, name, data, rev=rev)
+
+        storage.put_record = watched  # type: ignore[method-assign]
+
+        async def sent(of: ACMS) -> Rendered:
+            return await Prompt(OpenAIChat("gpt-4o")).history(of).recall(of, "the lathe").render(budget=900)
+
+        first = await sent(session)
+        async with await session.fork(at=10, session_id="early") as early:  # before what is shown now
+            shown = await sent(early)
+            assert [message.text for message in shown.messages] == [
+                one.content for one in await early.entries()
+            ]
+        kept = await storage.record(context, names[0])
+        assert kept is not None
+        await inner(context, names[0], {"format": "of another release"}, rev=kept.rev)
+        async with await session.fork(session_id="child") as child:
+            for of in (child, session):
+                again = await sent(of)
+                assert again.payload == first.payload
+                assert not again.warnings

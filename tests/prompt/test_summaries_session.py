@@ -156,6 +156,35 @@ async def test_what_is_rewritten_behind_it_costs_one_look_at_the_whole(
         assert not (await run.of_log(session))[1].whole  # known again without reading all
 
 
+async def test_one_that_is_too_long_now_costs_one_look_at_the_whole(
+    store: InMemoryKV, scribe: Scribe
+) -> None:
+    async with session_on(MemoryStorage()) as session:
+        await talk(session, 300)
+        scribe.say = lambda request: "and so on " * 18
+        await prompt(session, store, scribe).render(budget=500)
+        scribe.say = lambda request: "a short one"
+        run = Summaries(store, summarizer=scribe).run(ID, CODEC.counter, tokens=20)
+        loaded, gathered = await run.of_log(session)
+        assert gathered.whole
+        assert (loaded.strategy.text, loaded.strategy.covers) == ("", 0)
+        assert "more than 20 tokens" in run.reason
+        made = Prompt(CODEC).summary(session, id=ID, store=store, summarizer=scribe, tokens=20).user("Go on.")
+        assert "a short one" in str((await made.render(budget=500)).payload)
+        assert len(scribe.requests[-1].turns) > 250
+
+
+async def test_two_summaries_of_one_prompt_have_names_of_their_own(store: InMemoryKV, scribe: Scribe) -> None:
+    async with session_on(MemoryStorage()) as session, session_on(MemoryStorage(), "other") as other:
+        await talk(session, 4)
+        await talk(other, 4)
+        both = prompt(session, store, scribe)
+        with pytest.raises(ValidationError, match="two summaries of one prompt are named") as caught:
+            await both.summary(other, id=ID, store=store, summarizer=scribe).render(budget=500)
+        assert caught.value.field == "id"
+        await both.summary(other, id="other", store=store, summarizer=scribe).render(budget=500)
+
+
 async def test_a_fork_goes_on_from_the_summary_of_its_parent(store: InMemoryKV, scribe: Scribe) -> None:
     storage = MemoryStorage()
     async with session_on(storage) as session:
@@ -220,6 +249,9 @@ async def test_a_session_is_summarised_now(store: InMemoryKV, scribe: Scribe) ->
         await prompt(session, store, scribe).render(budget=500)
         assert len(scribe.requests) == 2
         assert await summaries.write("plain", ["one" + TAIL, {"role": "assistant", "content": "two" + TAIL}])
+        read_before = len(read(scribe))
+        await summaries.write("both", [session, f"message more{TAIL}"])
+        assert read(scribe)[read_before:] == [*(name(number) for number in range(53)), "more"]
         with pytest.raises(ValidationError, match="only sessions and messages"):
             await summaries.write("x", Prompt().recall(session, "what?"))
 

@@ -9,6 +9,7 @@ prompt.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,17 @@ from acms.ports import Codec
 from acms.prompt import Prompt
 from acms.prompt.cache_forecast import agrees, confirm
 from acms.prompt.render import Rendered
-from acms.prompt_types import CacheMark, Changed, Diagnosis, Outcome, PromptMessage, ServerEdit, Tool
+from acms.prompt_types import (
+    CacheMark,
+    CachePrediction,
+    Changed,
+    Diagnosis,
+    Outcome,
+    PromptMessage,
+    ServerEdit,
+    Tool,
+    Usage,
+)
 from acms.providers.codecs.anthropic_turns import FIRST, NEWER
 
 HERE = Path(__file__).parent
@@ -187,6 +198,18 @@ async def test_silence_is_an_answer_only_to_those_who_asked() -> None:
     assert agrees(rendered.cache, usage) is None
 
 
+def test_another_reason_is_told_also_where_no_token_was_missed() -> None:
+    forecast = CachePrediction(
+        predicted_tokens=5_000, compared=True, changed=Changed.TOOLS, reason="other tools"
+    )
+    told = Diagnosis(outcome=Outcome.MISS, changed=Changed.MESSAGES, reason="messages_changed")
+    assert confirm(forecast, Usage(input_tokens=6_000, cached_tokens=5_000, diagnosis=told)) == (
+        "the provider says messages_changed, the forecast 'other tools'"
+    )
+    agreed = replace(told, changed=Changed.TOOLS)
+    assert confirm(forecast, Usage(input_tokens=6_000, cached_tokens=5_000, diagnosis=agreed)) == ""
+
+
 # ── what was edited ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -263,6 +286,11 @@ def test_a_compaction_of_anthropic_is_kept_verbatim_and_sent_back_first() -> Non
     both = [*read, PromptMessage(role=Role.ASSISTANT, parts=(newer,)), read[0]]
     assert json.loads(newer.json) == codec.render(both)["messages"][0]["content"][0]
     assert codec.notes(both) == (FIRST, NEWER)
+    older = Raw("anthropic", json.dumps({"type": "compaction", "content": "They met."}))
+    behind = [read[0], PromptMessage(role=Role.ASSISTANT, parts=(older, Text("Yes."))), read[0], *read[1:]]
+    assert codec.notes(behind) == (FIRST, NEWER)
+    assert "They met." not in json.dumps(codec.render(behind))
+    assert codec.render(behind)["messages"][0]["content"] == [COMPACTION]
     failed = Raw("anthropic", json.dumps({"type": "compaction", "content": None}))
     alone = codec.render([read[0], PromptMessage(role=Role.ASSISTANT, parts=(failed,)), read[2]])
     assert alone["messages"][1]["content"] == [{"type": "compaction", "content": None}]

@@ -175,6 +175,7 @@ def test_a_negative_budget_is_refused() -> None:
         {},
         {"version": 2, "starts": list(STARTS), "ratios": [[]] * 5},
         {"version": 1, "starts": [0], "ratios": [[]]},
+        {"version": 1, "starts": list(STARTS), "ratios": [[], [], [], [], 1.5]},
         {"version": 1, "starts": list(STARTS), "ratios": [[], [], [], [], ["1.5"]]},
         {"version": 1, "starts": list(STARTS), "ratios": [[], [], [], [], [float("nan")]]},
     ],

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from acms.codecs import AnthropicMessages
 from acms.errors import PayloadError, ValidationError
+from acms.log.foreign import AS_GIVEN
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, Exactness, PromptMessage, Tool, Usage
+from acms.providers.codecs.anthropic_blocks import Sizes
 from acms.providers.codecs.calibration import ADDED, Calibration
 from acms.providers.tokens import default_counter
 from acms.text.chat_messages import NO_RESULT
@@ -175,6 +177,23 @@ def test_results_are_moved_behind_their_calls_in_the_order_of_the_calls() -> Non
     assert contents(payload)[2] == ("user", [("result", "a", "first"), ("result", "b", "second"), "Hurry."])
     assert payload["messages"][2]["content"][0]["is_error"] is True
     assert NEW.notes(messages) == ("late tool results are moved behind their calls",)
+
+
+def test_of_calls_with_one_id_that_of_its_group_is_answered() -> None:
+    messages = [
+        says("user", "Go."),
+        says("assistant", ToolCall("a", "search"), group="g1"),
+        says("assistant", ToolCall("a", "read"), group="g2"),
+        says("tool", ToolResult("a", "found"), group="g1"),
+        says("tool", ToolResult("a", "text"), group="g2"),
+    ]
+    payload = NEW.render(messages)
+    assert [block["name"] for block in payload["messages"][1]["content"]] == ["search", "read"]
+    asked = [block["id"] for block in payload["messages"][1]["content"]]
+    assert contents(payload)[2] == (
+        "user",
+        [("result", asked[0], "found"), ("result", asked[1], "text")],
+    )
 
 
 def test_a_call_without_a_result_gets_one_and_a_result_without_a_call_is_text() -> None:
@@ -369,6 +388,21 @@ def test_media_that_cannot_be_sent_are_named(media: Media, named: str) -> None:
     assert NEW.notes([says("user", media)]) == ("media that the format cannot hold are named in text",)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"type": "search_result", "source": "s", "title": "t", "content": 2},
+        {"type": "document", "title": "t", "source": {"type": "content", "content": 2}},
+        {"type": "document", "title": "t"},
+        {"type": "text", "citations": [{"cited_text": "b"}]},
+    ],
+)
+def test_a_frame_around_what_is_there_no_more_is_left_out_and_its_text_is_not(given: dict[str, Json]) -> None:
+    messages = [says("user", "one text", Raw(AS_GIVEN, json.dumps(given)))]
+    assert contents(NEW.render(messages)) == [("user", ["one text"])]
+    assert NEW.notes(messages) == ()
+
+
 def test_a_conversation_that_begins_with_the_assistant_is_given_a_beginning() -> None:
     messages = [says("system", "Rules."), says("assistant", "As I said."), says("user", "Go on.")]
     payload = NEW.render(messages)
@@ -505,6 +539,12 @@ def test_a_payload_from_elsewhere_is_counted_as_well() -> None:
     }
     ours = NEW.count(NEW.render([says("system", "You are a scientist"), says("user", "Hello, Claude")]))
     assert NEW.count(payload).tokens > ours.tokens
+    for block in (
+        {"type": "thinking", "thinking": "Hm. " * 99},
+        {"text": "no type " * 99},
+    ):  # as all they say
+        odd = {"messages": [payload["messages"][0], {"role": "assistant", "content": [block]}]}
+        assert NEW.count(odd).tokens > 99 + NEW.count({"messages": odd["messages"][:1]}).tokens
 
 
 @settings(max_examples=60)
@@ -541,6 +581,19 @@ def test_media_cost_what_was_stated_else_the_most_they_are_likely_to() -> None:
     assert OLD.count(payload).tokens < 1_700
     document = says("user", Media("application/pdf", "file_1"))
     assert codec.cost(document) > 10_000
+
+
+def test_what_is_remembered_of_costs_is_bounded_and_changes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sizes, "KEPT", 2)
+    codec = AnthropicMessages("claude-opus-5")
+    payloads: list[dict[str, Json]] = []
+    for at in (0, 1, 2, 3, 0):
+        picture = Media("image/png", f"https://example.com/{at}.png", tokens=85)
+        shown = says("user", picture, name=f"user {at}")
+        assert codec.cost(shown) == AnthropicMessages("claude-opus-5").cost(shown)
+        payloads.append(codec.render([shown]))
+        assert codec.count(payloads[-1]).tokens <= codec.base() + codec.cost(shown)
+    assert codec.count(payloads[1]).tokens > 4_784  # its picture is forgotten
 
 
 def test_hidden_reasoning_costs_what_its_signature_holds() -> None:

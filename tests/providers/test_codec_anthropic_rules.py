@@ -101,6 +101,22 @@ def test_later_rules_are_refused_for_models_that_do_not_take_them() -> None:
     assert refused.value.field == "messages[1].role"
 
 
+def test_an_answer_to_go_on_with_leaves_no_call_open() -> None:
+    OLD.check({"messages": [HI, assistant(TEXT)]})
+    with pytest.raises(PayloadError, match="every tool call must have its result") as refused:
+        OLD.check({"messages": [HI, assistant(CALL)]})
+    assert refused.value.field == "messages[1]"
+
+
+def test_tools_of_the_providers_own_need_a_name_and_no_schema() -> None:
+    own = {"type": "web_search_20260318", "name": "web_search"}
+    NEW.check({"messages": [HI], "tools": [own, {"name": "f", "input_schema": SCHEMA}]})
+    for tools, field in (([{"type": own["type"]}], "tools[0].name"), ([own, own], "tools[1].name")):
+        with pytest.raises(PayloadError) as refused:
+            NEW.check({"messages": [HI], "tools": tools})
+        assert refused.value.field == field
+
+
 def test_an_answer_to_go_on_with_holds_no_reasoning_and_ends_in_a_word() -> None:
     for last in ({"role": "assistant", "content": "so "}, assistant(THOUGHT, TEXT)):
         with pytest.raises(PayloadError) as refused:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from acms import ACMS, Raw, Role, Text, ToolCall, ValidationError, open_storage
+from acms import ACMS, Raw, Role, Text, ToolCall, ToolResult, ValidationError, open_storage
 from acms.codecs import CacheRates, Exactness, Gemini, OpenAIChat, named
 from acms.errors import PayloadError
+from acms.log.foreign import AS_GIVEN
 from acms.prompt import Prompt
-from acms.prompt_types import PromptMessage
+from acms.prompt_types import PromptMessage, Usage
+from acms.providers.codecs.anthropic_turns import FOREIGN
 from acms.providers.tokens import default_counter
 from tests.providers import validators
 
@@ -131,6 +134,33 @@ async def test_the_signature_of_what_cannot_be_sent_goes_with_it() -> None:
     assert CODEC.render(said)["contents"][1]["parts"] == [{"text": "x"}]
 
 
+def test_of_two_signatures_in_a_row_the_last_one_goes_with_the_part_behind_them() -> None:
+    held = [Raw("gemini", json.dumps({"thoughtSignature": one})) for one in ("c2lnIEE=", "c2lnIEI=")]
+    said = (
+        PromptMessage(role=Role.USER, parts=(Text("q"),)),
+        PromptMessage(role=Role.ASSISTANT, parts=(*held, Text("x"))),
+    )
+    assert CODEC.render(said)["contents"][1]["parts"] == [
+        {"text": "", "thoughtSignature": "c2lnIEE="},
+        {"text": "x", "thoughtSignature": "c2lnIEI="},
+    ]
+
+
+def test_what_another_provider_said_besides_is_left_out_and_only_its_items_are_told_of() -> None:
+    kept = Raw(AS_GIVEN, '{"stop_reason": "end_turn"}')
+    said = [
+        PromptMessage(role=Role.USER, parts=(Text("q"),)),
+        PromptMessage(role=Role.ASSISTANT, parts=(Text("x"), kept)),
+        PromptMessage(role=Role.USER, parts=(Text("n"),)),
+    ]
+    assert CODEC.render(said)["contents"][1]["parts"] == [{"text": "x"}]
+    assert CODEC.notes(said) == ()
+    item = Raw("openai-responses", '{"type": "web_search_call"}')
+    said[1] = PromptMessage(role=Role.ASSISTANT, parts=(Text("x"), item))
+    assert CODEC.render(said)["contents"][1]["parts"] == [{"text": "x"}]
+    assert CODEC.notes(said) == (FOREIGN,)
+
+
 async def test_each_call_keeps_its_own_signature() -> None:
     calls = [
         {"functionCall": {"id": id, "name": "f", "args": {}}, "thoughtSignature": held}
@@ -201,5 +231,28 @@ async def test_counts_begin_with_an_estimate_and_learn() -> None:
     assert 8_500 < codec.limit(10_000) < 9_100
     with pytest.raises(ValidationError, match="prompt token count"):
         codec.usage({"input_tokens": 3})
+    for told in ("8800", -1, True):
+        with pytest.raises(ValidationError, match="number of tokens"):
+            codec.usage({"usageMetadata": {"promptTokenCount": told}})
+    learnt = codec.calibration.state()
+    codec.observe(0, Usage(input_tokens=10))
+    codec.observe(10, Usage(input_tokens=0))
+    assert codec.calibration.state() == learnt
     assert (codec.cached(4_095), codec.cached(5_000)) == (0, 5_000)
     assert CODEC.rates == CacheRates(cached=0.1, write=1.0, long=1.0)
+
+
+def test_tokens_that_are_known_are_not_counted_again() -> None:
+    text = "at 14:30 on 2026-11-26 " * 20
+    tokens = CODEC.counter.count(text)
+    for role, part, taken in (
+        (Role.USER, Text(text), True),
+        (Role.ASSISTANT, Text(text), True),
+        (Role.TOOL, ToolResult("c1", text), True),
+        (Role.SYSTEM, Text(text), False),  # it may have to be told by the user
+    ):
+        message = PromptMessage(role=role, parts=(part,))
+        known = replace(message, tokens=tokens, counter=CODEC.counter.name)
+        assert CODEC.cost(known) == CODEC.cost(message)
+        assert CODEC.cost(replace(known, tokens=tokens + 7)) == CODEC.cost(message) + (7 if taken else 0)
+        assert CODEC.cost(replace(known, tokens=1, counter="another")) == CODEC.cost(message)

@@ -421,6 +421,9 @@ class TestVerbatim:
         given = [model(Raw("openai-responses", json.dumps(call))), user("?"), answer("call_1", "done")]
         kept = model(ToolCall("call_1", "f", "{}"))
         assert plain(RESPONSES.normal(given)) == plain([kept, given[2], given[1]])
+        told = {"type": "function_call_output", "id": "fo_1", "call_id": "call_1", "output": "done"}
+        given[2] = message(Role.TOOL, Raw("openai-responses", json.dumps(told)))
+        assert plain(RESPONSES.normal(given)) == plain([kept, answer("call_1", "done"), given[1]])
 
     def test_what_the_agents_sdk_has_stored_is_sent_once(self) -> None:
         said = '{"role": "assistant", "content": [{"type": "output_text", "text": "hello"}]}'
@@ -482,6 +485,23 @@ class TestVerbatim:
         assert [one.sources for one in found] == [("m_1",), ("m_1",)]
         count = RESPONSES.count(RESPONSES.render(given))
         assert count.tokens == RESPONSES.base() + RESPONSES.cost(given[0])
+
+    def test_items_are_the_models_whoevers_message_they_were_in(self) -> None:
+        kept = Raw("openai-responses", '{"id":"ws_1","status":"completed","type":"web_search_call"}')
+        image = Media("image/png", "https://example.com/a.png")
+        assert plain(RESPONSES.normal([user("look", image, kept), user(kept)])) == plain(
+            [user("look", image), model(kept, kept)]
+        )
+
+    def test_of_items_only_the_reasoning_that_nothing_follows_is_left_out(self) -> None:
+        kept = Raw("openai-responses", '{"id":"ws_1","status":"completed","type":"web_search_call"}')
+        given = [user("hi"), model(kept, Raw("openai-responses", self.REASONING)), user("there?")]
+        assert plain(RESPONSES.normal(given)) == plain([given[0], model(kept), given[2]])
+
+    def test_a_message_of_the_user_with_more_than_parts_hold_is_kept_whole(self) -> None:
+        parts = [{"type": "input_text", "text": "q"}, {"type": "input_audio", "input_audio": {"data": "AA"}}]
+        payload = {"input": [{"role": "user", "content": parts}]}
+        assert RESPONSES.render(RESPONSES.parse(payload)) == payload
 
     @pytest.mark.parametrize("written", ["not JSON", "[]", '{"type": "text"', '{"type": "file", "n": NaN}'])
     @both
@@ -702,6 +722,22 @@ def test_tools_that_the_api_refuses(
     with pytest.raises(PayloadError) as caught:
         codec.render([user("hi")], tools=tools)
     assert caught.value.field == field
+
+
+@both
+@pytest.mark.parametrize("tool", ["f", 7, None])
+def test_what_is_no_tool_is_refused(codec: OpenAIChat | OpenAIResponses, tool: Any) -> None:
+    with pytest.raises(PayloadError) as caught:
+        codec.check({**codec.render([user("hi")]), "tools": [tool]})
+    assert caught.value.field == "tools[0]"
+
+
+def test_tools_of_the_providers_own_go_to_responses_only() -> None:
+    own = [{"type": "web_search"}, {"type": "web_search"}]
+    RESPONSES.check({"input": [SAID], "tools": own})
+    with pytest.raises(PayloadError) as caught:
+        CHAT.check({"messages": [HI], "tools": own})
+    assert caught.value.field == "tools[0]"
 
 
 @both

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from acms.errors import ValidationError
 from acms.model import Media, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.plan.tool_groups import is_placeholder
 from acms.prompt_types import PromptMessage
+from acms.providers.codecs import openai_base
 from acms.providers.codecs.calibration import Calibration
 from acms.providers.codecs.framing import published
 from acms.providers.tokens import EstimatingTokenCounter, default_counter
@@ -229,6 +231,13 @@ class TestExactness:
         count = codec.count(codec.render([said(Role.USER, "hello there " * 500)]))
         assert count.exactness is Exactness.CALIBRATED
         assert count.upper_bound >= 1.1 * count.tokens
+        offered = codec.count(codec.render([said(Role.SYSTEM, "be brief")], tools=[Tool(name="f")]))
+        assert offered.exactness is Exactness.CALIBRATED
+        assert offered.upper_bound >= 1.1 * offered.tokens
+        exact = OpenAIChat("gpt-4o").count(
+            codec.render([said(Role.SYSTEM, "be brief")], tools=[Tool(name="f")])
+        )
+        assert offered.tokens >= exact.tokens  # what a system message saves is not relied on
 
 
 class TestVocabularies:
@@ -314,6 +323,32 @@ class TestStoredTokens:
         )
         codec = OpenAIChat("gpt-4o")
         assert codec.cost(stored) == codec.cost(plain)
+
+    def test_a_text_of_a_tool_costs_what_it_costs_as_an_answer(self) -> None:
+        plain = said(Role.TOOL, "40% used")
+        stored = replace(plain, tokens=default_counter().count("40% used"), counter=default_counter().name)
+        codec = OpenAIChat("gpt-4o")
+        assert codec.cost(stored) == codec.cost(plain) > codec.cost(said(Role.USER, "40% used"))
+
+    def test_what_is_remembered_of_costs_is_bounded_and_changes_none(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(openai_base, "NAMES", 2)
+        codec, counter = OpenAIChat("gpt-4o"), default_counter()
+        shown = [
+            message(Role.USER, Media("image/png", f"https://example.com/{at}.png", tokens=765))
+            for at in range(4)
+        ]
+        for at in (0, 1, 2, 3, 0):
+            plain = said(Role.USER, "hi", f"user_{at}")
+            stored = replace(plain, tokens=counter.count("hi"), counter=counter.name)
+            assert codec.cost(stored) == codec.cost(stored) == OpenAIChat("gpt-4o").cost(plain)
+            assert codec.cost(shown[at]) == codec.cost(shown[0])
+        payload = codec.render([shown[1]])
+        assert codec.count(payload).tokens == codec.base() + codec.cost(shown[0])
+        for one in shown[2:]:
+            codec.render([one])
+        assert codec.count(payload).tokens > 765 + codec.base() + codec.cost(said(Role.USER, "hi"))
 
     def test_tokens_of_another_counter_are_counted_again(self) -> None:
         stored = PromptMessage(role=Role.USER, parts=(Text("hello"),), tokens=999, counter="heuristic/4")

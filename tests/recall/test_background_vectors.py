@@ -259,6 +259,42 @@ async def test_few_logs_are_healed_at_once_and_the_others_after_them(
         assert len(at_work._whole) <= 5
 
 
+async def test_of_more_logs_than_are_remembered_each_is_healed_by_its_next_recall(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("QUEUED", module.ENTRY), ("HEALED", 1), ("LOGS", 1)):
+        monkeypatch.setattr(module, name, value)
+    storage, embedder = open_storage(url), Slow()
+    async with asyncio.timeout(20), AsyncExitStack() as stack:
+        sessions = [await stack.enter_async_context(ACMS(f"s{n}", storage, embedder)) for n in range(5)]
+        said = [await say(session, "lunch at noon", "rain tomorrow") for session in sessions]
+        assert said.count("pending") > 3
+        at_work = sessions[0]._shared.embedding
+        assert at_work is not None
+        assert len(at_work._overflowed) == 1
+        assert embedder.gate is not None
+        embedder.gate.set()
+        while not all([(await session.recall("cat")).coverage == 1 for session in sessions]):
+            await asyncio.sleep(0.01)
+
+
+async def test_logs_without_room_in_the_queue_are_left_to_their_recalls_while_the_embedder_is_down(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "QUEUED", module.ENTRY)
+    storage, embedder = open_storage(url), FakeEmbedder()
+    embedder.error = OSError("no route to host")
+    async with asyncio.timeout(20), AsyncExitStack() as stack:
+        sessions = [await stack.enter_async_context(ACMS(f"s{n}", storage, embedder)) for n in range(4)]
+        for session in sessions:
+            await say(session, "lunch at noon", "rain tomorrow")
+        at_work = sessions[0]._shared.embedding
+        assert at_work is not None
+        while at_work._overflowed:
+            await asyncio.sleep(0.01)
+        assert len(embedder.calls) < 8, "not every log asked in vain"
+
+
 async def test_a_log_that_is_deleted_before_it_is_caught_up_says_nothing_of_the_embedder(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

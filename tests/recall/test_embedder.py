@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from acms import ACMS, ACMSConfig, CacheConfig, ConfigurationError, ContextItems, open_storage
-from acms.model import ContextDraft, State
+from acms.errors import ProviderError, SessionNotFoundError
+from acms.model import ContextDraft, ContextQuery, Privacy, State
 from acms.recall import embeddings as module
 from acms.recall.embeddings import BATCH
 from acms.recall.patience import patience
+from acms.recall.reindex import reindex
 from acms.storage import MemoryStorage
+from acms.storage.wrapper import WrapperStorage
 from tests.support.fakes import DIMENSION, FakeEmbedder, SeedEmbedder, vector
 from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on
 
@@ -46,6 +50,12 @@ async def missing(session: ACMS) -> list[int]:
 def embedded(session: ACMS) -> str:
     assert session.last_receipt is not None
     return session.last_receipt.embedded
+
+
+def picky(texts: list[str]) -> Any:
+    if any("poison" in text for text in texts):
+        raise ValueError("input too long")
+    return [vector(text) for text in texts]
 
 
 # ── who is an embedder ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -516,12 +526,6 @@ async def test_one_text_an_embedder_refuses_keeps_no_other_from_its_vector(
     storage: Storage, config: ACMSConfig
 ) -> None:
     embedder = FakeEmbedder()
-
-    def picky(texts: list[str]) -> Any:
-        if any("poison" in text for text in texts):
-            raise ValueError("input too long")
-        return [vector(text) for text in texts]
-
     embedder.answer = picky
     async with session_on(storage, config=config) as plain:
         await fill(plain, *ABOUT, "poison", *(f"message m{n}" for n in range(100)))
@@ -530,6 +534,82 @@ async def test_one_text_an_embedder_refuses_keeps_no_other_from_its_vector(
         assert await missing(session) == [5]
         items = await session.recall("orders")
         assert items.coverage == pytest.approx(104 / 105)
+        await fill(session, "poison too", "soup at noon")
+        await session.wait_pending()
+        assert await missing(session) == [5, 106]
         embedder.answer = None
         await session.wait_pending()
         assert await missing(session) == []
+
+
+# ── made again ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_made_again_is_all_that_is_there_and_not_refused() -> None:
+    storage, embedder = MemoryStorage(), FakeEmbedder()
+    async with session_on(storage, embedder=None) as session:
+        ids = await fill(session, *(f"message m{n}" for n in range(BATCH + 8)), "poison")
+        await session.erase(ids[3])
+        context = str(await session.context_id())
+        embedder.answer = picky
+        done = await reindex(storage, context, embedder=embedder)
+        assert (done.contexts, done.vectors, done.left) == (1, BATCH + 7, 1)
+        assert max(embedder.sizes) <= BATCH
+        embedder.answer = None
+        done = await reindex(storage, context, embedder=embedder)
+        assert (done.vectors, done.left) == (1, 0)
+
+
+@pytest.mark.parametrize("poison", [2, 3])
+async def test_making_again_ends_where_text_after_text_is_refused(poison: int) -> None:
+    storage, embedder = MemoryStorage(), FakeEmbedder()
+    embedder.answer = picky
+    async with session_on(storage, embedder=None) as session:
+        await fill(session, *(f"poison {n}" for n in range(poison)))
+        if poison == 2:  # it may be a matter of these two
+            done = await reindex(storage, embedder=embedder)
+            assert (done.vectors, done.left) == (0, 2)
+            return
+        with pytest.raises(ProviderError, match="refused 3 texts in a row") as caught:
+            await reindex(storage, embedder=embedder)
+        assert caught.value.options
+
+
+async def test_all_vectors_of_a_long_text_that_is_blocked_now_go_and_come_back() -> None:
+    storage, embedder = MemoryStorage(), FakeEmbedder()
+    async with session_on(storage, embedder=None) as session:
+        await fill(session, "The cat sleeps all day. " * 400)
+        made = (await reindex(storage, embedder=embedder)).vectors
+        assert made > 2
+        for privacy, vectors in ((Privacy.BLOCK, made), (Privacy.BLOCK, 0), (None, made), (None, 0)):
+            done = await reindex(storage, embedder=embedder, privacy=privacy)
+            assert (done.vectors, done.left) == (vectors, 0)
+
+
+class Deleted(WrapperStorage):
+    """Lists two sessions at a time, and deletes one right before it is read."""
+
+    gone = ""
+
+    async def contexts(self, query: ContextQuery) -> Any:
+        return await super().contexts(replace(query, limit=2))
+
+    async def derived(self, context: str, *given: Any, **more: Any) -> Any:
+        if context == self.gone:
+            rev = (await self.inner.context(context)).settings_rev
+            await self.inner.settings(context, {"deleted": True}, rev=rev)
+        return await super().derived(context, *given, **more)
+
+
+async def test_a_session_that_is_deleted_while_all_are_made_again_is_passed_over() -> None:
+    inner = MemoryStorage()
+    storage = Deleted(inner)
+    for name in "abcde":
+        async with session_on(inner, name, embedder=None) as session:
+            await fill(session, "lunch at noon")
+            storage.gone = str(await session.context_id()) if name in "bd" else storage.gone
+    done = await reindex(storage, embedder=FakeEmbedder())
+    assert (done.contexts, done.vectors) == (4, 4)
+    storage.gone = (await inner.context("a")).id
+    with pytest.raises(SessionNotFoundError):
+        await reindex(storage, storage.gone, embedder=FakeEmbedder())

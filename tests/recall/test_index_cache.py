@@ -6,14 +6,16 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
 from acms import ACMS, ACMSConfig, CacheConfig, ContextItems, open_storage
+from acms.log.read import PROFILE
 from acms.model import ContextDraft, State
 from acms.recall.index import Segment
 from acms.storage import MemoryStorage
@@ -24,6 +26,7 @@ from tests.support.fakes import FakeEmbedder
 from tests.support.talk import (
     LONG_EPISODES,
     PATIENT,
+    Between,
     Storage,
     contents,
     fill,
@@ -558,3 +561,102 @@ async def test_the_cards_a_killed_process_did_not_store_are_written_by_the_next_
     async with session_on(MemoryStorage(), config=ACMSConfig()) as whole:
         await whole.ingest_many(told(0, 80))
         assert await answers(whole) == found
+
+
+# ── what goes while it is being read ────────────────────────────────────────────────────────────────────────────────
+
+
+ASKS: list[tuple[str, Callable[[ACMS], Awaitable[Any]]]] = [
+    ("recall", lambda session: session.recall(SECRET)),
+    ("namespace", lambda session: session.recall(SECRET, scope="namespace")),
+    ("messages", lambda session: session.messages(SECRET, budget=300)),
+]
+
+
+@pytest.mark.parametrize("ask", [ask for _, ask in ASKS], ids=[name for name, _ in ASKS])
+@pytest.mark.parametrize("size", [3, 300])
+async def test_what_goes_while_it_is_being_read_is_not_shown(
+    size: int, ask: Callable[[ACMS], Awaitable[Any]]
+) -> None:
+    inner = MemoryStorage()
+    storage = Between(inner)
+    given = {"config": configured(False), "namespace": "team", "embedder": None}
+
+    async def said(session: ACMS) -> str:
+        found = await ask(session)
+        return found.text() if isinstance(found, ContextItems) else str(found)
+
+    async with asyncio.timeout(20), session_on(storage, "one", **given) as session:
+        await session.ingest_many(told(0, size))
+        (id,) = await fill(session, f"Decision: the secret is {SECRET}", close=True)
+        fact = await session.state("Sam", "secret", f"{SECRET} too", scope="namespace")
+        await session.ingest_many(told(size, 40))
+        profile = await inner.context(PROFILE, namespace="team")
+        for context, version, text in (
+            (profile.id, fact.version, f"{SECRET} too"),
+            (str(await session.context_id()), size + 1, SECRET),
+        ):
+            assert text in await said(session)
+            storage.then = partial(inner.blank, context, [version], to=State.ERASED, audit={})
+            assert text not in await said(session)
+            assert storage.then is None
+            assert text not in await said(session)
+        assert id not in [item.id for item in await session.recall(SECRET)]
+
+
+async def test_a_question_that_goes_while_it_is_looked_at_is_no_question() -> None:
+    storage = Between(MemoryStorage())
+    async with asyncio.timeout(20), session_on(storage, config=configured(False), embedder=None) as session:
+        await fill(session, "orders run on db-1", "deploys go to Frankfurt", close=True)
+        (id,) = await fill(session, "which host runs orders?")
+        asked = await session.get(id)
+        storage.then = partial(storage.inner.blank, asked.context, [asked.version], to=State.ERASED, audit={})
+        items = await session.recall("which host runs orders?")
+        assert storage.then is None
+        assert "orders run on db-1" in contents(items)
+        assert items.ledger.why(id).rule == "hidden"
+
+
+# ── how much is remembered ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_answers_do_not_depend_on_how_much_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acms.recall.embeddings.LULL", 0)
+    sizes: list[int] = []
+
+    async def answers() -> list[Any]:
+        storage, found = MemoryStorage(), list[Any]()
+        async with AsyncExitStack() as stack:
+            sessions = [
+                await stack.enter_async_context(
+                    session_on(
+                        storage, name, config=configured(), namespace=f"team {name}", embedder=FakeEmbedder()
+                    )
+                )
+                for name in "ab"
+            ]
+            for turn in range(2):
+                for session in sessions:
+                    await session.ingest_many(told(6 * turn, 6))
+                    await session.state("Sam", "city", f"Lyon {turn}")
+                    if turn:
+                        await session.state("deploys", "city", "Frankfurt", scope="namespace")
+                for query in QUERIES[:2]:
+                    found += [described(await settled(session, query)) for session in sessions]
+                    for session in sessions:
+                        found += [one["content"] for one in await session.messages(query, budget=300)]
+            at, embedding = sessions[0]._shared.indexes, sessions[0]._shared.embedding
+            assert embedding is not None
+            known = at.profiles
+            held = (at._in_force, at._valid_times, at._learned, at._fresh, at._lineages, known._found)
+            sizes.append(max(map(len, (*held, known._absent, embedding._queries))))
+        return found
+
+    expected = await answers()
+    for name in (
+        "index_cache.NAMESPACES", "index_cache.COVERS", "index_cache.KEPT", "index_cache.LEARNED", "index.DOCS",
+        "planner.COUNTED", "embeddings.QUERIES",
+    ):  # fmt: skip
+        monkeypatch.setattr(f"acms.recall.{name}", 1)
+    assert await answers() == expected
+    assert sizes[0] > sizes[1] == 1

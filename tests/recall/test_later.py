@@ -235,8 +235,13 @@ async def test_what_a_prompt_shows_anyway_is_linked_to_as_well() -> None:
         payload = await prompted(session, OpenAIChat("gpt-5"), shown=6)
         assert ENGLISH.earlier + label(later) in payload
         assert payload.count(ENGLISH.later) == 1
-        items = await session.recall(ENGLISH.question, token_budget=300, exclude=[new])
-        assert ENGLISH.earlier + label(later) in contents(items)
+        for left, rule in (
+            ({"exclude": [new]}, "excluded"),
+            ({"where": {"before": later.created_at}}, "filter"),
+        ):
+            items = await session.recall(ENGLISH.question, token_budget=300, **left)
+            assert ENGLISH.earlier + label(later) in contents(items)
+            assert items.ledger.why(new).rule == rule
 
 
 @pytest.mark.parametrize("name", TONGUES)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from acms import ACMS, ValidationError, open_storage
-from acms.model import Entry, Kind, Source, ToolCall, ToolResult
+from acms.model import ContextDraft, Entry, Kind, Source, ToolCall, ToolResult
 from acms.ports import StorageBackend
 from acms.testing import HashEmbedder
-from tests.support.talk import session_on
+from tests.support.talk import Bare, session_on
 
 
 async def test_a_namespace_answers_with_what_its_other_sessions_decided(storage: StorageBackend) -> None:
@@ -45,6 +45,17 @@ async def test_a_session_without_a_word_of_its_own_can_ask_its_namespace(storage
         async with ACMS("new", storage, namespace="orders") as new:
             items = await new.recall("invoices", token_budget=100, scope="namespace")
         assert [item.content for item in items] == ["Decision: invoices go through RabbitMQ."]
+
+
+async def test_a_namespace_in_which_nobody_has_said_anything_answers_with_nothing(
+    storage: StorageBackend,
+) -> None:
+    async with storage:
+        await storage.create(
+            ContextDraft(key="silent", namespace="orders", counter="o200k_base", created_at=START)
+        )
+        async with ACMS("new", storage, None, namespace="orders") as new:
+            assert list(await new.recall("invoices", scope="namespace")) == []
 
 
 async def test_other_sessions_are_asked_by_meaning_too(storage: StorageBackend) -> None:
@@ -112,6 +123,43 @@ async def test_what_somebody_said_in_one_session_is_found_in_another(storage: St
                 await other.ingest("user", "Good morning")
                 found = await other.recall(asked, scope="session" if namespace == "default" else "namespace")
                 assert [item.session_id for item in found] == ["two"]
+
+
+async def test_a_fork_finds_what_a_deleted_session_left_it(storage: StorageBackend) -> None:
+    async with storage, ACMS("two", storage, None, namespace="shop") as two:
+        async with ACMS("one", storage, None, namespace="shop") as one:
+            await one.ingest("user", "The till runs on SQLite.")
+            await two.ingest("user", "The till has a drawer.")
+            fork = await one.fork(session_id="fork")
+            await one.ingest("user", "The till is painted red.")
+            await one.delete()
+        await fork.ingest("user", "Good morning.")
+        for _ in range(2):
+            items = await fork.recall("till", budget=500, scope="namespace")
+            assert [(item.session_id, item.content) for item in items] == [
+                ("two", "The till has a drawer."),
+                ("one", "The till runs on SQLite."),
+                ("fork", "Good morning."),
+            ]
+        others = (await two.recall("till", budget=500, scope="namespace")).text()
+        assert "drawer" in others
+        assert "SQLite" not in others
+        await fork.close()
+
+
+async def test_a_store_that_knows_no_heads_is_asked_session_by_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("acms.recall.namespace.PAGE", 2)
+    async with open_storage("memory://") as whole:
+        for name in "abcde":
+            async with ACMS(name, whole, None, namespace="shop") as session:
+                await session.ingest("user", f"The till of {name} is open.")
+        await ACMS("b", whole, None, namespace="shop").set_private()
+        for storage in (whole, Bare(whole)):
+            async with ACMS("e", storage, None, namespace="shop") as session:
+                items = await session.recall("till", budget=500, scope="namespace")
+                assert [item.session_id for item in items] == ["a", "c", "d", "e"]
 
 
 async def test_recall_takes_one_budget(storage: StorageBackend) -> None:
@@ -271,8 +319,13 @@ def lets(one: Entry, session: str, where: Mapping[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_recall_finds_what_a_plain_reading_of_the_sessions_finds(any_url: str, seed: int) -> None:
+async def test_a_recall_finds_what_a_plain_reading_of_the_sessions_finds(
+    any_url: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Everything said in the open sessions of the namespace that a filter lets through, once, and nothing else."""
+    if seed == 2:  # as with thousands of messages
+        monkeypatch.setattr("acms.recall.namespace.THREAD_ABOVE", 0)
+        monkeypatch.setattr("acms.recall.namespace.ANEW", 0)
     async with open_storage(any_url) as storage, open_storage(any_url) as elsewhere:
         shared = any_url.startswith("memory:")
         story, reader = (

@@ -139,7 +139,8 @@ def test_the_latest_is_always_in_and_flagged_when_it_was_cut(made: Made) -> None
         for one in made.candidates[-1].unit.entries:
             assert one.id in shown
     latest = {one.id for one in made.candidates[-1].unit.entries} if made.candidates else set()
-    excerpts = {choice.candidate.unit.entries[0].id for choice in made.choices if choice.rule == "excerpt"}
+    cut = [choice.candidate.unit for choice in made.choices if choice.rule == "excerpt"]
+    excerpts = {one.id for unit in cut for one in unit.entries}
     for item in made.items:
         assert not item.truncated or item.id in latest | excerpts
 
@@ -293,6 +294,19 @@ def test_the_past_is_filled_by_score_and_then_the_older_first() -> None:
     past = [one._replace(score=score) for one, score in zip(ranked(40, 40, 40, 40), scores, strict=True)]
     assert taken(share(past, (), 100, 0.4)) == [2, 4]
     assert taken(share(past, (), 120, 0.4)) == [1, 2, 4]
+
+
+def test_what_the_current_episode_corrects_but_cannot_show_is_left_out_with_what_leads_to_it() -> None:
+    first, second = ranked(10, 10)
+    for size, shown in ((500, [4]), (20, [1, 2, 3, 4])):
+        current = ranked(size, 10, first=3, score=0.0)
+        past = [
+            first._replace(heir=second.unit.entries[0].id, later=2),
+            second._replace(heir=current[0].unit.entries[0].id, later=3),
+        ]
+        choices = share(past, current, 100, 0.4)
+        assert taken(choices) == shown
+        assert [choice.rule for choice in choices[:2]] == ["later" if size == 500 else "score"] * 2
 
 
 def test_a_large_candidate_does_not_keep_smaller_ones_out() -> None:

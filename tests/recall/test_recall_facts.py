@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from acms import ACMS, ACMSConfig, Source, ValidationError, open_storage
 from acms.knowledge import Proposal, Reflection
 from acms.log.read import PROFILE
-from acms.model import ContextDraft
+from acms.model import ContextDraft, Kind
 from acms.ports import ReflectionRequest
 from acms.providers import LocalEmbedder
 from acms.testing.logs import WHEN, noted, put
 from acms.text import chat_messages
 from acms.view import View
-from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on
+from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on, tool_turn
 
 CONFIG = ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT)
 
@@ -351,6 +351,51 @@ async def test_a_session_recalls_at_once_what_it_states_for_its_namespace(storag
         stated = await first.state("Ana", "city", "Lyon", scope="namespace")
         for session in (first, second):
             assert (await session.recall("Where does Ana live?"))[0].id == stated.id
+
+
+async def test_what_another_counter_counted_is_not_mixed_in(storage: Storage) -> None:
+    async with on(storage, "first") as first, on(storage, "second", words=True) as second:
+        await fill(second, "hello")
+        await first.state("Ana", "city", "Lyon", scope="namespace")
+        assert "Ana" in (await first.recall("Where does Ana live?")).text()
+        assert contents(await second.recall("Where does Ana live?")) == ["hello"]
+
+
+async def test_a_filter_holds_for_facts_and_for_what_is_no_candidate(session: ACMS) -> None:
+    await fill(session, "Our deadline is near.", "lunch is at noon", close=True)
+    await session.state("project", "deadline", "June 17")
+    await session.state("canteen", "soup", "leek")
+    await fill(session, "hello", close=True)
+    (mine,) = await fill(session, "When is the deadline?", role="assistant")
+    items = await session.recall("When is the deadline?", where={"role": "assistant"})
+    assert [item.id for item in items] == [mine]
+    said = [one.id for one in await session.entries() if one.kind is Kind.MESSAGE]
+    left = [*said, *(fact.id for fact in await session.facts())]
+    assert {items.ledger.why(id).rule for id in left if id != mine} == {"filter"}
+
+
+async def test_a_filter_brings_back_no_tool_group_of_which_the_answer_was_taken_back(session: ACMS) -> None:
+    await tool_turn(session, "c1", "The deadline is June 17.")
+    await fill(session, "hello", close=True)
+    call, answer = [one.id for one in await session.entries() if one.group is not None]
+    await session.retract(answer)
+    items = await session.recall("When is the deadline?", where={"role": "assistant"})
+    assert list(items) == []
+    assert {items.ledger.why(id).rule for id in (call, answer)} == {"hidden"}
+
+
+async def test_of_very_many_facts_the_best_are_candidates(
+    session: ACMS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("acms.recall.fact_candidates.CANDIDATES", 2)
+    for number in range(4):
+        await session.state(f"service {number}", "database", "PostgreSQL")
+    best = await session.state("orders", "database", "MySQL")
+    items = await session.recall("Which database do the orders have?")
+    assert best.id in [item.id for item in items]
+    assert len([item for item in items if item.source is Source.FACT]) == 2
+    rules = [items.ledger.why(fact.id).rule for fact in await session.facts()]
+    assert sorted(rules) == ["rank", "rank", "rank", "score", "score"]
 
 
 async def test_that_there_is_no_profile_is_asked_once_in_a_while(storage: Storage) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from acms import ACMS, EntryNotFoundError
+from acms import ACMS, ConflictError, EntryNotFoundError
 from acms.client import Client
 from acms.codecs import OpenAIChat
+from acms.ports import HasRecords
 from acms.prompt import Prompt
+from acms.storage import MemoryStorage
 from acms.text.citations import cited
 from tests.server.serving import serving
-from tests.support.talk import Storage
+from tests.support.talk import Bare, Storage
 
 ONE, TWO = "m_zsd64691megncjw7_m_2y74yx", "f_zsd64691megncjw7_n_sc6h59"
 SHOWN = {ONE: "The orders service stores its rows\nin PostgreSQL 18.", TWO: "The deadline is October 30."}
@@ -67,6 +70,49 @@ async def test_what_was_used_is_counted_until_it_is_erased(storage: Storage) -> 
             await session.cite("By m_aaaaaaaaaaaaaaaa_m_2y74yx.")
         await session.erase(other)
         assert await session.citations() == []
+
+
+async def test_what_others_counted_meanwhile_is_counted_too(storage: Storage) -> None:
+    async with ACMS("used", storage, None) as session:
+        id = await session.ingest("user", "The orders service stores its rows in PostgreSQL 18.")
+        items = await session.recall("Where does the orders service store its rows?")
+        records = session.storage
+        assert isinstance(records, HasRecords)
+        put, first = records.put_record, True
+
+        async def overtaken(context: str, name: str, data: Any, *, rev: int) -> Any:
+            nonlocal first
+            if first:
+                first = False
+                others = {"format": 1, "entries": [[id, 4, "2026-03-02T09:00:00+00:00"]]}
+                await put(context, name, others, rev=rev)
+            return await put(context, name, data, rev=rev)
+
+        records.put_record = overtaken  # type: ignore[method-assign]
+        assert await session.cite(f"In PostgreSQL [{id}].", items) == (id,)
+        assert [(one.id, one.count) for one in await session.citations()] == [(id, 5)]
+
+        async def busy(context: str, name: str, data: Any, *, rev: int) -> Any:
+            raise ConflictError("the record has changed")
+
+        records.put_record = busy  # type: ignore[method-assign]
+        with pytest.raises(ConflictError):
+            await session.cite(f"In PostgreSQL [{id}].", items)
+        records.put_record = put  # type: ignore[method-assign]
+        context = str(await session.context_id())
+        found = await records.record(context, "citations")
+        assert found is not None
+        await put(context, "citations", {"format": 2, "entries": "otherwise"}, rev=found.rev)
+        assert await session.citations() == []  # of another release
+
+
+async def test_a_store_without_records_counts_nothing_and_answers_all_the_same() -> None:
+    async with ACMS("used", Bare(MemoryStorage()), None) as session:
+        id = await session.ingest("user", "The orders service stores its rows in PostgreSQL 18.")
+        items = await session.recall("Where does the orders service store its rows?")
+        assert await session.cite(f"In PostgreSQL [{id}].", items) == (id,)
+        assert await session.citations() == []
+        assert (await session.get_session_stats()).citations == 0
 
 
 async def test_a_service_counts_what_its_clients_answers_used() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from acms import ACMS, ACMSConfig, ContextItems, EpisodeBoundaryConfig, Kind, RetryConfig
+from acms.ports import StorageBackend
 from acms.storage import MemoryStorage, SQLiteStorage
+from acms.storage.wrapper import WrapperStorage
 from acms.view import View
 
 Storage: TypeAlias = MemoryStorage | SQLiteStorage
@@ -19,6 +21,25 @@ class Words:
 
     def count(self, text: str) -> int:
         return len(text.split())
+
+
+class Bare(WrapperStorage):
+    """A store that does no more than every store must: it keeps no records and knows no heads."""
+
+    def __init__(self, inner: StorageBackend) -> None:
+        self.inner, self.tenant = inner, inner.tenant
+
+
+class Between(WrapperStorage):
+    """Does something once, right before entries are read by their ids."""
+
+    then: Callable[[], Awaitable[object]] | None = None
+
+    async def get(self, ids: Sequence[str]) -> Any:
+        then, self.then = self.then, None
+        if then is not None:
+            await then()
+        return await super().get(ids)
 
 
 LONG_EPISODES = EpisodeBoundaryConfig(

@@ -71,6 +71,7 @@ def test_a_detail_is_found_in_a_sentence_whatever_stands_around_it(kind: str, na
         ('{"status": "ok", "message": "connection reset by peer"}', ["connection reset by peer"]),
         ('{"order":"ORD-99","ms":231.5}', ["ORD-99", "231.5"]),
         ("see https://example.com/a), please", ["https://example.com/a"]),
+        ("see https://example.com/Rust_(language), please", ["https://example.com/Rust_(language)"]),
         (
             "订单ORD-4312的金额是4096元，路径为/var/log/app.log，时间2026年3月1日。「重要的话」",
             ["ORD-4312", "4096元", "/var/log/app.log", "2026年3月1日", "重要的话"],

@@ -114,6 +114,12 @@ def test_a_summary_of_another_author_is_text_like_any_other() -> None:
     assert extract([again(summary)], 1000, count) == summary
 
 
+def test_what_is_empty_in_a_summary_is_no_line_of_it() -> None:
+    given = '- Ann (decision): "  "\n\n- Ben: We ship on Friday.\nDetails: ORD-1; ; ORD-2'
+    summary = extract([again(given)], 1000, count)
+    assert summary == "- Ben: We ship on Friday.\nDetails: ORD-1; ORD-2"
+
+
 def test_near_repeats_are_said_once() -> None:
     turns = [
         turn(f"The nightly backup job of the cluster finished without any warning. Run {n}.")

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.log.encoding import micros
+from acms.text import tokenizer
 from acms.text.tokenizer import BITS, LONGEST, Terms, day_terms, found_by, names, tally, term, terms, words
 
 
@@ -102,6 +103,15 @@ def test_days_that_no_calendar_has_do_not_fail(day: int) -> None:
 @given(st.lists(st.sampled_from("the of to boat boats garden gardening 40 é".split()), max_size=40))
 def test_a_tally_counts_the_terms_in_the_order_of_the_words(said: list[str]) -> None:
     assert [one for one in tally(said).items() if one[1]] == list(Counter(terms(said)).items())
+
+
+def test_a_word_that_was_forgotten_has_the_same_term_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [f"{word}s" for word in ("order", "invoice", "queue", "host", "lathe", "printer")]
+    expected = [Terms("english")[word] for word in said]
+    monkeypatch.setattr(tokenizer, "_KNOWN", 2)
+    known = Terms("english")
+    assert [known[word] for word in said * 2] == expected * 2
+    assert len(known) <= 2
 
 
 def test_threads_stem_side_by_side() -> None:

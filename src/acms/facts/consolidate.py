@@ -722,10 +722,7 @@ def _places(facts: Iterable[Fact], *, chain: bool) -> tuple[Span, ...]:
     versions: set[int] = set()
     for fact in facts:
         versions.add(fact.version)
-        for id in fact.replaces if chain else ():
-            place = locate(id)
-            if place is not None:
-                versions.add(place[1])
+        versions.update(place[1] for place in map(locate, fact.replaces if chain else ()) if place)
     return tuple((version, version) for version in sorted(versions))
 
 

@@ -571,8 +571,6 @@ def _many(count: int, noun: str) -> str:
 
 def _rule(message: Sent, score: Scored | None) -> str:
     """Return what brought a text into a prompt."""
-    if message.rendition in ("summary", "placeholder"):
-        return message.rendition
     if message.pieces:
         return "recall" if score is not None or message.sources else "pin"
     return "history" if message.first else "required"

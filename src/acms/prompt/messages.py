@@ -130,8 +130,8 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
                 plan_chat(material, asked, reader.counter, reader.frame), reader, asked.budget
             )
         except Gone as gone:
-            if past is not None:
-                took_away(reader, gone, past[0], known)
+            assert past is not None  # else nothing is asked for
+            took_away(reader, gone, past[0], known)
 
 
 async def _gather_turn(

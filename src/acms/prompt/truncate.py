@@ -67,15 +67,12 @@ def cut(
 
 
 def _level(costs: Sequence[int], over: int) -> int:
-    """Return the most that each may cost so that all together cost `over` less."""
+    """Return the most that each may cost so that all together cost `over` less, which is more than nothing."""
     left = sum(costs) - over
     ascending = sorted(costs)
-    for index, cost in enumerate(ascending):
-        share = left // (len(ascending) - index)
-        if cost > share:
-            return max(0, share)
-        left -= cost
-    return ascending[-1]
+    while ascending[0] <= (share := left // len(ascending)):
+        left -= ascending.pop(0)
+    return max(0, share)
 
 
 def _cut(

@@ -425,8 +425,6 @@ def _current(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> list
         one = candidate(unit, Source.CURRENT, frame)
         left -= one.tokens
         found.append((one, at))
-    if place not in [at for _, at in found]:
-        found.append((candidate(last, Source.CURRENT, frame), place))
     found.sort(key=lambda one: one[1] if one[1] >= 0 else len(field))
     return [(one, at) if at < 0 else (_scored(one, ranking, at, terms), at) for one, at in found]
 
@@ -473,9 +471,7 @@ def _scored(one: Candidate, ranking: Ranking, place: int, terms: Terms) -> Candi
 
 
 def _source(unit: Unit[Doc]) -> Source:
-    """Return where a past unit comes from: a summary, a marked message, or one found by similarity."""
-    if any(entry.kind is Kind.SUMMARY for entry in unit.entries):
-        return Source.SUMMARY
+    """Return where a past tool group comes from: marked, or found by similarity."""
     return Source.MARKED if any(entry.markers for entry in unit.entries) else Source.SIMILAR
 
 

@@ -52,8 +52,6 @@ class Where:
 
         `ValidationError` names what is wrong, and for an unknown key all that there are.
         """
-        if given is None:
-            return None
         if not isinstance(given, Mapping):
             raise ValidationError(f"must be a mapping, not {type(given).__name__}", field="where")
         said: dict[str, Any] = {str(name): value for name, value in given.items() if value is not None}

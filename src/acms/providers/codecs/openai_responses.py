@@ -63,7 +63,7 @@ class OpenAIResponses(OpenAICodec):
 
     def _raw(self, raw: Raw, message: PromptMessage, note: openai_base.Note) -> Iterable[Part]:
         item = openai_base.canonical(raw) if raw.vendor in self.vendors else None
-        if item is None or not isinstance(item.get("type"), str) or message.role is Role.TOOL:
+        if item is None or not isinstance(item.get("type", "message"), str) or message.role is Role.TOOL:
             if raw.vendor != AS_GIVEN:
                 note("items of other vendors are left out")
             return ()
