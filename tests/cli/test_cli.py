@@ -668,8 +668,9 @@ def test_recall_with_an_embedder(db: str) -> None:
     assert call(*asked, "local")["tier"] != "words"
     assert call(*asked, "auto")["tier"] == "words", "no model is there in tests"
     run(*asked, "http://127.0.0.1:9/v1", code=2)
-    away = call(*asked, "http://127.0.0.1:9/v1#bge-m3@1024")
-    assert (away["tier"], len(away["items"])) == ("words", 1)
+    told = run(*asked, "ftp://models.example.org/v1#bge-m3@1024", code=1).stderr
+    assert "error CONFIGURATION: " in told
+    assert "must be an address such as https://" in told
     told = run(*asked, "nonsense", code=2).stderr
     assert "there is no embedder 'nonsense', only http, local, openai" in told
 

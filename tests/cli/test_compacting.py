@@ -86,8 +86,12 @@ def test_compact_tells_what_the_summary_says_and_what_it_does_not() -> None:
 
 
 def test_a_summary_that_says_everything_is_told_without_a_loss() -> None:
-    for _ in range(12):
-        run("add", "walks", "user", "We went for a walk in the garden and had a quiet lunch there.")
+    async def walk() -> None:
+        async with ACMS("walks", open_storage(os.environ["ACMS_DB"])) as session:
+            for _ in range(12):
+                await session.ingest("user", "We went for a walk in the garden and had a quiet lunch there.")
+
+    asyncio.run(walk())
     shown = run("compact", "walks", "--wait", "--recent", "2").stdout
     assert "v1-v10" in shown
     assert "does not say" not in shown

@@ -169,10 +169,9 @@ async def test_our_own_memory_alone_may_be_asked_for_less_in_the_same_time() -> 
     async with ACMS("u", open_storage("memory://")) as session:
         await session.ingest("user", "The orders run on PostgreSQL.")
         async with ACMS("u", Slow(session.storage)) as late:
-            reply, _ = await took(ACS([late]), request(ms=60))
-    assert reply.error.code == "ALL_PROVIDERS_FAILED"
+            reply, _ = await took(ACS([late]), request(ms=25))
     assert "budgeted" not in reply.error.message  # it has no deadline of its own
-    assert reply.error.options[0].hint == "Ask L2 for 8 instead of 20 items, within 50 ms"
+    assert reply.error.options[0].hint == "Ask L2 for 8 instead of 20 items, within 15 ms"
 
 
 async def test_a_source_that_nothing_ends_is_abandoned_and_that_is_logged(
@@ -189,28 +188,29 @@ async def test_a_source_that_nothing_ends_is_abandoned_and_that_is_logged(
         await asyncio.create_task(stay())
 
     before = asyncio.all_tasks()
-    with caplog.at_level(logging.ERROR, logger="acms"):
-        reply = await engine(Source("L2", leave_it_to_another, deadline_ms=20, name="stuck")).render(
-            request(ms=60)
-        )
+    try:
+        with caplog.at_level(logging.ERROR, logger="acms"):
+            acs = engine(Source("L2", leave_it_to_another, deadline_ms=20, name="stuck"))
+            reply = await acs.render(request(ms=1_000))
+    finally:
+        over.set()
+        left = asyncio.all_tasks() - before
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left)
     assert reply.error is not None
     assert reply.error.code == "PROVIDER_TIMEOUT"
-    assert [vars(one)["acms"]["provider"] for one in caplog.records] == ["stuck"]
     assert caplog.messages == ["provider.abandoned"]
-    left = asyncio.all_tasks() - before
-    over.set()
-    for task in left:
-        task.cancel()
-    await asyncio.wait(left)
+    assert [vars(one)["acms"]["provider"] for one in caplog.records] == ["stuck"]
 
 
 async def test_what_fails_when_no_time_is_left_is_not_tried_again() -> None:
     async def stumble(asked: Any) -> Any:
-        time.sleep(0.02)  # holds the loop: it does fail, however busy the machine is
+        time.sleep(0.18)  # holds the loop: it does fail, however busy the machine is
         raise ConnectionResetError
 
     project = Source("L2", stumble)
-    reply, _ = await took(engine(project), request(ms=40))
+    reply, _ = await took(engine(project), request(ms=200))
     assert (reply.error.code, len(project.calls)) == ("PROVIDER_UNAVAILABLE", 1)
 
 
@@ -218,18 +218,16 @@ async def test_what_there_was_no_time_to_choose_from_comes_back_with_return_mini
     found = [item(f"a:{n}", "orders and migration " * 500, "orders") for n in range(30)]
 
     async def dawdle(asked: Any) -> Any:
-        time.sleep(0.08)  # holds the loop: until nothing is left to choose in
+        time.sleep(0.23)  # holds the loop: until nothing is left to choose in
         return {"request_id": asked.request_id, "candidates": found}
 
     project = Source("L2", dawdle)
     acs = engine(project)
-    body = request(ms=40)
-    reply = await acs.render(body)
+    reply = await acs.render(request(ms=200))
     assert reply.error is not None
     assert reply.error.message == "there was no time left to choose from what was found"
     assert (reply.error.code, actions(reply)) == ("DEADLINE_EXCEEDED", ["return_minimal"])
-    patient = request(ms=20_000)
-    assert ids(await acs.render(patient, action="return_minimal", attempt=2))
+    assert ids(await acs.render(request(ms=20_000), action="return_minimal", attempt=2))
     assert len(project.calls) == 1
 
 

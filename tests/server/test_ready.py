@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
-from acms import open_storage
+from acms import ACMS, open_storage
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, HandleError
 from acms.recall.embeddings import Embedding
@@ -84,8 +85,22 @@ async def test_a_contract_that_is_asked_again_does_not_keep_the_store_open() -> 
     assert handles.shared(tenant.handle).users == 0, "nobody keeps the store open"
 
 
-async def test_requests_that_come_at_once_share_a_session_and_none_is_left_open(tmp_path: Path) -> None:
-    app = create_app(f"sqlite:///{tmp_path / 'log.db'}", ServerConfig(auth="off"))
+async def test_requests_that_come_at_once_share_a_session_and_none_is_left_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tags, close, delays = ACMS.tags, ACMS.close, iter([0.05])
+
+    async def later(self: ACMS) -> Any:
+        await asyncio.sleep(0)  # another request comes before its context is found
+        return await tags(self)
+
+    async def slowly(self: ACMS) -> None:
+        await asyncio.sleep(next(delays, 0))  # the service is stopped while the first one still closes
+        await close(self)
+
+    monkeypatch.setattr(ACMS, "tags", later)
+    monkeypatch.setattr(ACMS, "close", slowly)
+    app = create_app("memory://", ServerConfig(auth="off"))
     await app.start()
     tenant = await app.stores.of(app.config.tenant)
     async with _client(app) as client:
