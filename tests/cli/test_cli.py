@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import io
 import json
 import os
 import re
@@ -13,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -27,6 +30,7 @@ from acms import ACMS, HeuristicTokenCounter, State, View, open_storage
 from acms.cli import base, render
 from acms.cli.commands import app
 from acms.cli.loading import MODULES
+from acms.model import ContextQuery
 from tests.branches.test_exports import chatgpt
 
 COMMANDS = (
@@ -184,17 +188,8 @@ main()
 """
 
 
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        ("add u user -", "interrupted\n"),
-        ("import - --session u", "interrupted; the same command goes on where it stopped\n"),
-        ("restore -", "interrupted; the same command goes on where it stopped\n"),
-        ("render - --session u", "interrupted\n"),
-    ],
-)
-def test_one_interrupt_ends_what_waits_for_stdin(command: str, said: str, tmp_path: Path) -> None:
-    words = [sys.executable, "-c", _TELLS, *command.split(), "--db", base.file_url(tmp_path / "a.db")]
+def test_one_interrupt_ends_what_waits_for_stdin(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", _TELLS, "add", "u", "user", "-", "--db", base.file_url(tmp_path / "a.db")]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stderr is not None
@@ -202,18 +197,59 @@ def test_one_interrupt_ends_what_waits_for_stdin(command: str, said: str, tmp_pa
             assert process.stderr.readline() == "reading\n"
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 130
-            assert process.stderr.read() == said
+            assert process.stderr.read() == "interrupted\n"
         finally:
             process.kill()
 
 
+class _Pressed(io.RawIOBase):
+    """What nobody writes into: who reads it presses Ctrl-C."""
+
+    went_on = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        signal.raise_signal(signal.SIGINT)
+        self.went_on = True
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("import - --session u", "interrupted; the same command goes on where it stopped\n"),
+        ("restore -", "interrupted; the same command goes on where it stopped\n"),
+        ("render - --session u", "interrupted\n"),
+    ],
+)
+def test_an_interrupt_is_not_waited_for_until_stdin_ends(
+    command: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pressed = _Pressed()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(pressed)))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+    try:
+        with pytest.raises(SystemExit) as left:
+            app([*command.split(), "--db", base.file_url(tmp_path / "a.db")])
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (left.value.code, capsys.readouterr().err) == (130, said)
+    assert not pressed.went_on
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is full")
-@pytest.mark.parametrize("options", [(), ("--json",)])
-def test_output_that_cannot_be_written_is_told_in_words(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_output_that_cannot_be_written_is_told_in_words(tmp_path: Path) -> None:
     db = ("--db", base.file_url(tmp_path / "a.db"))
     run("add", "u", "user", "hello", *db)
     with open("/dev/full", "w") as full:
-        words = [sys.executable, "-m", "acms.cli", "history", "u", *db, *options]
+        words = [sys.executable, "-m", "acms.cli", "history", "u", *db, "--json"]
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "No space left on device" in done.stderr
@@ -298,6 +334,20 @@ def test_an_unexpected_error_is_no_traceback(demo: str, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(View, "window", broken)
     assert "error ACMS: ZeroDivisionError: oops" in run("window", "demo", "--db", demo, code=1).stderr
+    monkeypatch.setenv("ACMS_DEBUG", "1")
+    assert isinstance(run("window", "demo", "--db", demo, code=1).exception, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
+def test_what_the_system_refuses_is_told_in_its_words(demo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/srv/notes")
+
+    monkeypatch.setattr(View, "window", full)
+    said = f"/srv/notes: {os.strerror(errno.ENOSPC)}"
+    assert run("window", "demo", "--db", demo, code=1).stderr == f"error ACMS: {said}\n"
+    told = json.loads(run("window", "demo", "--db", demo, "--json", code=1).stderr)["error"]
+    assert (told["message"], told["options"]) == (said, [])
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
@@ -397,6 +447,15 @@ def test_recall_why(demo: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
+def test_recall_why_of_a_short_log_shows_every_decision(db: str) -> None:
+    for text in ("We use Redis.", "We deploy on Tuesdays."):
+        run("add", "u", "user", text, "--db", db)
+    asked = ("recall", "u", "When do we deploy?", "--why", "--db", db)
+    assert len(call(*asked)["ledger"]) == 2
+    assert "more were left out" not in run(*asked).stdout
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_messages(demo: str) -> None:
     value = call("messages", "demo", "Which database?", "--budget", "400", "--db", demo)
     assert {message["role"] for message in value["messages"]} <= {"system", "user", "assistant", "tool"}
@@ -444,6 +503,62 @@ def test_stats_and_sessions(demo: str) -> None:
     assert call("stats", everywhere[0]["id"], "--db", demo)["messages"] == 82
     assert "second" in run("sessions", "--all", "--db", demo).stdout
     assert "no sessions in namespace 'empty'" in run("sessions", "--namespace", "empty", "--db", demo).stdout
+
+
+def test_sessions_are_listed_by_what_they_are_labelled_with_and_a_page_at_a_time(db: str) -> None:
+    async def make() -> None:
+        async with open_storage(db) as storage:
+            for name, label, tier in (("a", "7", "gold"), ("b", "7", "iron"), ("c", "8", "gold")):
+                about: dict[str, Any] = {"labels": [label], "metadata": {"tier": tier, "run": 7}}
+                async with ACMS(name, storage, **about) as session:
+                    await session.ingest("user", "Hello.")
+        await storage.aclose()
+
+    asyncio.run(make())
+
+    def listed(*where: str) -> list[str]:
+        return [one["session"] for one in call("sessions", *where, "--db", db)["sessions"]]
+
+    assert listed("--where", "label=7") == ["b", "a"]
+    assert listed("--where", "label=7", "--where", "tier=gold") == ["a"]
+    assert listed("--where", "run=7") == ["c", "b", "a"], "a number is one"
+    assert listed("--where", "label=7", "--where", "label=8") == []
+    nobody = run("sessions", "--where", "name=nobody", "--db", db).stdout
+    assert nobody == "no sessions like that in namespace 'default'; see acms sessions --all\n"
+    assert "'gold' is not KEY=VALUE" in run("sessions", "--where", "gold", "--db", db, code=2).stderr
+    first = run("sessions", "--limit", "2", "--db", db).stdout
+    assert first.splitlines()[1].split()[0] == "c"
+    more = first.splitlines()[-1]
+    assert more.startswith("more: --after ")
+    assert listed(*more.split()[1:]) == ["a"]
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
+def test_every_session_is_checked_however_many_there_are(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "ContextQuery", lambda **given: ContextQuery(**{**given, "limit": 2}))
+    for name in ("a", "b", "c"):
+        run("add", name, "user", "Hello.", "--db", db)
+    assert [one["session"] for one in call("verify", "--db", db)["sessions"]] == ["c", "b", "a"]
+
+
+class _Typed(io.StringIO):
+    """A terminal at which something was typed."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
+@pytest.mark.parametrize(("typed", "left"), [("n\n", 1), ("\n", 1), ("y\n", 0)])
+def test_who_sits_at_a_terminal_is_asked_before_what_cannot_be_taken_back(
+    db: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, left: int
+) -> None:
+    run("add", "u", "user", "Hello.", "--db", db)
+    monkeypatch.setattr(sys, "stdin", _Typed(typed))
+    with pytest.raises(SystemExit) as ended:
+        app(["delete", "u", "--db", db])
+    assert (ended.value.code, "Delete u?" in capsys.readouterr().out) == (left, True)
+    assert len(call("sessions", "--db", db)["sessions"]) == left
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
@@ -495,6 +610,20 @@ def test_tables_are_readable_at_80_columns(demo: str, monkeypatch: pytest.Monkey
     assert run("facts", "demo", "--db", demo).stdout.splitlines()[0].split()[-1] == "id"
 
 
+def test_columns_without_room_are_named_once_and_the_wide_one_is_cut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    screen = render.Screen(as_json=False)
+    columns = (render.Column("name"), render.Column("value"), render.Column("note", wide=True))
+    for _ in range(2):
+        screen.list(columns, [dict.fromkeys(("name", "value", "note"), "word " * 12)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count("not enough room for: name, value (--json has them)") == 1
+    assert [line for line in lines if line.startswith("word")] == [lines[1], lines[1]]
+    assert (len(lines), cell_len(lines[1])) == (5, 40)
+
+
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_add(db: str) -> None:
     first = call("add", "u", "user", "We deploy on Tuesdays.", "--actor", "ana", "--metadata", '{"run": 1}',
@@ -537,7 +666,11 @@ def test_recall_with_an_embedder(db: str) -> None:
     asked = ("recall", "u", "pet", "--db", db, "--embedder")
     assert call(*asked, "none")["tier"] == "words"
     assert call(*asked, "local")["tier"] != "words"
+    assert call(*asked, "auto")["tier"] == "words", "no model is there in tests"
     run(*asked, "http://127.0.0.1:9/v1", code=2)
+    told = run(*asked, "ftp://models.example.org/v1#bge-m3@1024", code=1).stderr
+    assert "error CONFIGURATION: " in told
+    assert "must be an address such as https://" in told
     told = run(*asked, "nonsense", code=2).stderr
     assert "there is no embedder 'nonsense', only http, local, openai" in told
 
@@ -931,15 +1064,15 @@ def test_a_bar_is_shown_to_who_waits_longer_than_a_second_in_a_terminal(
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
-def test_colours_and_boxes_in_a_terminal_only(demo: str) -> None:
-    def terminal(**environment: str) -> str:
-        command = [sys.executable, "-m", "acms.cli", "recall", "demo", "database", "--db", demo]
-        return _terminal(command, until="tokens, log at", **environment)
-
-    coloured = terminal()
+def test_colours_and_boxes_in_a_terminal_only(
+    demo: str, monkeypatch: pytest.MonkeyPatch, in_terminal: Callable[..., str]
+) -> None:
+    coloured = in_terminal("recall", "demo", "database", "--db", demo)
     assert "\x1b[36m" in coloured
     assert BOXES.search(coloured)
-    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", terminal(NO_COLOR="1"))
+    assert "tokens, log at" in coloured
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", in_terminal("recall", "demo", "database", "--db", demo))
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store

@@ -54,6 +54,8 @@ def test_compact_asks_and_a_worker_does_it() -> None:
     asked = call("compact", "user_123")
     assert asked["compaction"] is None
     assert call("compact", "user_123")["job"] == asked["job"]
+    waits = f"job {asked['job']} is waiting for a worker: acms worker\n"
+    assert run("compact", "user_123").stdout == waits
     run("worker", "--once")
     (done,) = call("compactions", "user_123")["compactions"]
     assert done["replaces"] == [1, 30]
@@ -73,11 +75,35 @@ def test_compact_and_wait_shows_what_was_done() -> None:
     assert "nothing was compacted: 0 of " in run("compact", "user_123", "--wait", "--recent", "5").stdout
 
 
+def test_compact_tells_what_the_summary_says_and_what_it_does_not() -> None:
+    shown = run("compact", "user_123", "--wait", "--tokens", "120", "--full").stdout
+    (done,) = call("compactions", "user_123")["compactions"]
+    assert "v1-v30" in shown
+    assert f"v41\n{done['summary']}\n" in shown
+    lost = ", ".join(f"{count} {kind}" for kind, count in done["lost"]["counts"].items())
+    assert f"the summary does not say: {lost} ({' '.join(done['lost']['ids'])})\n" in shown
+    assert "path" in lost
+
+
+def test_a_summary_that_says_everything_is_told_without_a_loss() -> None:
+    async def walk() -> None:
+        async with ACMS("walks", open_storage(os.environ["ACMS_DB"])) as session:
+            for _ in range(12):
+                await session.ingest("user", "We went for a walk in the garden and had a quiet lunch there.")
+
+    asyncio.run(walk())
+    shown = run("compact", "walks", "--wait", "--recent", "2").stdout
+    assert "v1-v10" in shown
+    assert "does not say" not in shown
+
+
 def test_expand_and_undo() -> None:
     done = call("compact", "user_123", "--wait")["compaction"]
     entries = call("expand", "user_123", str(done["version"]))["entries"]
     assert [entry["version"] for entry in entries] == list(range(1, 31))
     assert "part-7.csv" in run("expand", "user_123", str(done["version"])).stdout
+    whole = run("expand", "user_123", str(done["version"]), "--full").stdout
+    assert f"v8 {entries[7]['tokens']} tokens user\n{entries[7]['content']}\n" in whole
     assert call("undo", "user_123", str(done["version"])) == {
         "session": "user_123",
         "version": 42,

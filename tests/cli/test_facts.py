@@ -209,6 +209,7 @@ PLAIN = ["The deadline is March 15.", "We use PostgreSQL for the orders service.
 def test_reflect_and_wait_finds_facts_without_a_model() -> None:
     asyncio.run(say("plain", PLAIN))
     assert listed("plain") == {}
+    assert run("episodes", "plain", "--full").stdout == run("episodes", "plain").stdout  # no summary yet
     done = call("reflect", "plain", "--wait")
     (trace,) = done["reflected"]
     assert (trace["episodes"], done["waiting"]) == ([1], 0)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pty
-import subprocess
-import sys
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from acms import ACMS, open_storage
+from acms import ACMS, Media, Raw, Reasoning, ToolCall, ToolResult, open_storage
 from acms.cli.commands import app
 
 ASKED = "which database did we choose for orders?"
@@ -154,29 +153,56 @@ def test_two_prompts_are_compared_from_where_they_part(talk: list[str]) -> None:
     assert {row["sign"] for row in same["rows"]} == {" "}
 
 
-def test_in_a_terminal_two_prompts_stand_side_by_side(talk: list[str]) -> None:
+def test_in_a_terminal_two_prompts_stand_side_by_side(
+    talk: list[str], in_terminal: Callable[..., str]
+) -> None:
     saved("a.json")
     saved("b.json", query="what about the weather?")
-    there, here = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "140", "PYTHONUTF8": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "acms.cli", "prompt", "diff", "a.json", "b.json"],
-        stdout=here,
-        env=environment,
-    ) as process:
-        os.close(here)
-        read = b""
-        try:
-            while piece := os.read(there, 65536):
-                read += piece
-        except OSError:  # the other side has closed it
-            pass
-        assert process.wait() == 0
-    os.close(there)
-    shown = read.decode()
+    shown = in_terminal("prompt", "diff", "a.json", "b.json")
     assert "│" in shown
     row = next(line for line in shown.splitlines() if ASKED[:20] in line and "weather" in line)
     assert row.index(ASKED[:20]) < row.index("what about the weather?")
+    (fold,) = [line for line in shown.splitlines() if " the same" in line]
+    assert fold.count(" messages the same") == 2
+    assert "tokens of uncached input" in shown
+
+
+def test_a_prompt_says_how_it_was_made_to_fit(talk: list[str]) -> None:
+    shown = run("render", "user_123", "--codec", "anthropic", "--budget", "150").stdout
+    assert re.search(r"^window prompt/history: \d+ → \d+ tokens$", shown, re.MULTILINE)
+
+
+def test_a_prompt_says_what_was_taken_out_of_it() -> None:
+    add = ("add", "user_123", "user")
+    for said in (("The password: swordfish77 opens it.", "--privacy", "redact"), ("Noted.",)):
+        assert CliRunner().invoke(app, [*add, *said]).exit_code == 0
+    assert "privacy: 1 redacted (1 password)\n" in run("render", "user_123").stdout
+    CliRunner().invoke(app, [*add, "The code of the safe is 4711.", "--privacy", "block"])
+    shown = run("render", "user_123").stdout
+    assert "privacy: 1 redacted (1 password), 1 withheld\n" in shown
+    assert "swordfish77" not in shown
+    assert "4711" not in shown
+
+
+def test_a_message_is_shown_on_one_line_with_its_calls_results_and_media() -> None:
+    call = ToolCall("c1", "find", '{"q": 1}')
+
+    async def tell() -> None:
+        async with open_storage(os.environ["ACMS_DB"]) as storage, ACMS("user_123", storage) as session:
+            await session.ingest("user", "Look.", parts=[Media("image/png", "https://x.example/a.png")])
+            await session.ingest("assistant", "One moment.", parts=[Reasoning("It is new."), call])
+            await session.ingest("tool", "", parts=[ToolResult("c1", "3 rows")])
+            await session.ingest("assistant", "Done.", parts=[Raw("anthropic", '{"type": "x"}')])
+        await storage.aclose()
+
+    asyncio.run(tell())
+    lines = run("render", "user_123").stdout.splitlines()
+    assert [line.split("  ")[0] for line in lines[1:5]] == [
+        "Look. [image/png: https://x.example/a.png]",
+        'One moment. (It is new.) → find({"q": 1})',
+        "← 3 rows",
+        "Done. [anthropic]",
+    ]
 
 
 def test_why_answers_by_id_version_pin_and_part(talk: list[str]) -> None:

@@ -93,3 +93,17 @@ def test_an_unknown_session_and_a_missing_file_are_told(file: str) -> None:
     run(file, "--session", "nobody", code=1)
     run("there-is-none.json", "--session", "u", code=2)
     run(file, code=2)
+
+
+def test_a_reply_is_kept_and_shown_like_a_prompt_but_for_a_cache(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACMS_RENDERS_ENABLED", "1")
+    run(file, "--session", "u")
+    logged = CliRunner().invoke(app, ["prompt", "log", "u", "--json"])
+    (kept,) = json.loads(logged.stdout)["renders"]
+    assert (kept["kind"], kept["cache"]) == ("acs", None)
+    shown = CliRunner().invoke(app, ["prompt", "log", "u", kept["id"]])
+    assert shown.exit_code == 0, shown.output
+    assert "PostgreSQL 18" in shown.stdout
+    assert "from a cache" not in shown.stdout

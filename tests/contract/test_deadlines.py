@@ -6,14 +6,17 @@ The bounds of time that are asserted are far from what is measured: a machine ma
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from acms import ACMS, open_storage
 from acms.acs import ACS
-from acms.contract import Action
+from acms.contract import Action, providers
 from acms.errors import ConfigurationError
 from acms.providers import Endpoint, HTTPSource
 from acms.storage.wrapper import WrapperStorage
@@ -162,6 +165,72 @@ async def test_our_own_memory_is_treated_like_any_other_when_it_is_late() -> Non
             assert share < 1
 
 
+async def test_our_own_memory_alone_may_be_asked_for_less_in_the_same_time() -> None:
+    async with ACMS("u", open_storage("memory://")) as session:
+        await session.ingest("user", "The orders run on PostgreSQL.")
+        async with ACMS("u", Slow(session.storage)) as late:
+            reply, _ = await took(ACS([late]), request(ms=25))
+    assert "budgeted" not in reply.error.message  # it has no deadline of its own
+    assert reply.error.options[0].hint == "Ask L2 for 8 instead of 20 items, within 15 ms"
+
+
+async def test_a_source_that_nothing_ends_is_abandoned_and_that_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    over = asyncio.Event()
+
+    async def stay() -> None:
+        while not over.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    async def leave_it_to_another(asked: Any) -> Any:
+        await asyncio.create_task(stay())
+
+    before = asyncio.all_tasks()
+    try:
+        with caplog.at_level(logging.ERROR, logger="acms"):
+            acs = engine(Source("L2", leave_it_to_another, deadline_ms=20, name="stuck"))
+            reply = await acs.render(request(ms=1_000))
+    finally:
+        over.set()
+        left = asyncio.all_tasks() - before
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left)
+    assert reply.error is not None
+    assert reply.error.code == "PROVIDER_TIMEOUT"
+    assert caplog.messages == ["provider.abandoned"]
+    assert [vars(one)["acms"]["provider"] for one in caplog.records] == ["stuck"]
+
+
+async def test_what_fails_when_no_time_is_left_is_not_tried_again() -> None:
+    async def stumble(asked: Any) -> Any:
+        time.sleep(0.18)  # holds the loop: it does fail, however busy the machine is
+        raise ConnectionResetError
+
+    project = Source("L2", stumble)
+    reply, _ = await took(engine(project), request(ms=200))
+    assert (reply.error.code, len(project.calls)) == ("PROVIDER_UNAVAILABLE", 1)
+
+
+async def test_what_there_was_no_time_to_choose_from_comes_back_with_return_minimal() -> None:
+    found = [item(f"a:{n}", "orders and migration " * 500, "orders") for n in range(30)]
+
+    async def dawdle(asked: Any) -> Any:
+        time.sleep(0.23)  # holds the loop: until nothing is left to choose in
+        return {"request_id": asked.request_id, "candidates": found}
+
+    project = Source("L2", dawdle)
+    acs = engine(project)
+    reply = await acs.render(request(ms=200))
+    assert reply.error is not None
+    assert reply.error.message == "there was no time left to choose from what was found"
+    assert (reply.error.code, actions(reply)) == ("DEADLINE_EXCEEDED", ["return_minimal"])
+    assert ids(await acs.render(request(ms=20_000), action="return_minimal", attempt=2))
+    assert len(project.calls) == 1
+
+
 async def test_long_lists_do_not_hold_the_loop() -> None:
     found = [item(f"a:{n}", f"orders and migration {n} " * 20, "orders", cost=1) for n in range(3_000)]
     acs = engine(Source("L2", found, deadline_ms=30_000))
@@ -264,6 +333,12 @@ async def test_an_address_from_data_must_be_public() -> None:
         reply = await engine(kb).render(request(), action="explicit_l1_expansion")
         assert reply.error is not None
         assert reply.error.code == "PROVIDER_ERROR"
+
+
+def test_the_source_on_a_server_is_found_beside_what_a_source_is() -> None:
+    assert providers.HTTPSource is HTTPSource
+    with pytest.raises(AttributeError, match="has no attribute 'FTPSource'"):
+        providers.FTPSource  # noqa: B018
 
 
 @pytest.mark.parametrize(

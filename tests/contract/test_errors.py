@@ -6,12 +6,13 @@ import asyncio
 import json
 import logging
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from acms import ACMS, open_storage
 from acms.acs import ACS
-from acms.contract import Action
+from acms.contract import Action, admission
 from acms.errors import ProviderError
 from acms.providers import OfflineReflector
 from tests.support.sources import Source, actions, checked, codes, engine, ids, item, request
@@ -70,6 +71,10 @@ MALFORMED: dict[str, Any] = {
     "too long": [item(str(n), "x" * 999_999) for n in range(5)],
     "a naive time": [item("a", "x", timestamp="2026-01-01T00:00:00")],
     "relevance beyond 1": [item("a", "x", relevance=1.5)],
+    "half a token": [item("a", "x", cost=1.5)],
+    "warnings that are a string": {"request_id": "req-1", "candidates": [], "warnings": "none"},
+    "a part of it that is a word": {"request_id": "req-1", "candidates": [], "partial": "no"},
+    "too much altogether": [item(str(n), "x" * 100_000) for n in range(41)],
 }
 
 
@@ -89,6 +94,16 @@ async def test_check_25_of_a_list_only_what_is_malformed_is_lost() -> None:
     assert [one.message for one in reply.warnings] == [
         "2 candidates of L2 provider 'L2-source' were not usable"
     ]
+
+
+async def test_a_source_may_answer_at_once() -> None:
+    class Plain:
+        name, layer = "plain", "L2"
+
+        def search(self, asked: Any) -> Any:
+            return {"request_id": asked.request_id, "candidates": [item("a", "x", "orders")]}
+
+    assert ids(await engine(Plain()).render(request())) == ["a"]
 
 
 async def test_a_failure_for_a_passing_reason_is_tried_again_once() -> None:
@@ -196,10 +211,12 @@ async def test_a_fault_of_ours_is_an_error_and_no_exception() -> None:
                 return 1
             raise ZeroDivisionError("the text of a message")
 
-    reply = await ACS([Source("L2", [item("a", "x", "orders")])], token_counter=Broken()).render(request())
-    assert reply.error is not None
-    assert (reply.error.code, actions(reply)) == ("INTERNAL", ["retry_same"])
-    assert "text of a message" not in json.dumps(checked(reply))
+    acs = ACS([Source("L2", [item("a", "x", "orders")])], token_counter=Broken(), max_attempts=3)
+    for attempt, offered in ((1, ["retry_same"]), (2, [])):  # the same again only once
+        reply = await acs.render(request(), attempt=attempt)
+        assert reply.error is not None
+        assert (reply.error.code, actions(reply)) == ("INTERNAL", offered)
+        assert "text of a message" not in json.dumps(checked(reply))
 
 
 # ── privacy ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -260,6 +277,17 @@ async def test_check_32_no_candidate_tells_the_text_of_another() -> None:
     assert not [piece for piece in windows(long) | windows(long[::-1]) if piece in place]
 
 
+async def test_check_32_no_candidate_tells_a_shorter_rendition_of_another() -> None:
+    title = "The northern region goes first, on the first of May."
+    found = [
+        item("proj:1", "The orders are moved.", variants=[{"lod": "macro", "text": title}]),
+        item(f"proj:{title[4:30]}", None, "orders"),
+        item("proj:2", None, "orders", title[20:45]),
+    ]
+    reply = await engine(Source("L2", found)).render(request(privacy="block"))
+    assert {one.id: one.entities for one in reply.fragments or ()} == {"proj:1": (), "proj:2": ("orders",)}
+
+
 @pytest.mark.parametrize(
     "large",
     [
@@ -318,6 +346,29 @@ async def test_a_key_that_a_rendition_cuts_in_two_is_not_shown_in_part() -> None
     for tokens in (5, 10, 20, 30, 40):
         reply = await engine(Source("L2", found)).render(request(tokens=tokens))
         assert "sk-proj" not in json.dumps(checked(reply))
+
+
+async def test_a_rendition_that_ends_within_a_secret_is_left_out() -> None:
+    """Half a password is nothing that the rules find in the rendition."""
+    whole = "The orders database opens with password: swordfish-77-marlin-88, and nobody else may use it."
+    half = {"lod": "macro", "text": "Orders: swordfish-77-ma", "cost_tokens": 3}
+    found = [item("proj:1", whole, "orders", lod="atomic", variants=[half])]
+    for tokens in (8, 4_000):
+        told = json.dumps(checked(await engine(Source("L2", found)).render(request(tokens=tokens))))
+        assert "swordfish" not in told
+    assert "[REDACTED: password]" in told
+
+
+async def test_what_no_longer_fits_without_its_secrets_makes_room_a_few_times_then_everything_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen = Mock(side_effect=admission.select)
+    monkeypatch.setattr(admission, "select", chosen)
+    found = [item(f"m:{n}", f"orders{n} a{n}@b.co", "orders", relevance=0.9, cost=0) for n in range(9)]
+    found.append(item("plain", "The orders move.", "orders", relevance=0.8, cost=0))
+    reply = await engine(Source("L2", found)).render(request(privacy="redact", tokens=7))
+    assert ids(reply) == ["plain"]
+    assert chosen.call_count == admission.ROUNDS + 2
 
 
 async def test_an_id_that_is_a_secret_is_not_shown() -> None:

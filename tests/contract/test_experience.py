@@ -58,6 +58,16 @@ async def test_a_session_that_has_said_nothing_yet_has_experience_too() -> None:
     assert "PROJECT_EMPTY" in codes(reply)
 
 
+async def test_a_private_session_is_nobodys_experience() -> None:
+    storage = open_storage("memory://")
+    decided = await decide(storage, "old")
+    async with ACMS("old", storage, namespace="team") as session:
+        await session.set_private()
+    reply = await asked(storage)
+    assert decided not in ids(reply)
+    assert all(one.source is Layer.L2 for one in reply.fragments or ())
+
+
 async def test_another_namespace_and_another_tenant_are_not_asked(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     await decide(open_storage(url), "old", "others")

@@ -6,14 +6,23 @@ import asyncio
 import json
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from acms import ACMS, ValidationError, open_storage
 from acms.acs import ACS
 from acms.ceo import KVCache
-from acms.contract import Candidate, KVPolicy, Layer, Lod, ProviderResponse, Purpose, session_source
+from acms.contract import (
+    Candidate,
+    KVPolicy,
+    Layer,
+    Lod,
+    ProviderResponse,
+    Purpose,
+    RenderRequest,
+    session_source,
+)
 from acms.contract.kv_policy import Held
 from acms.errors import ConfigurationError
 from acms.model import Role
@@ -58,6 +67,8 @@ async def test_check_02_a_request_without_a_budget_asks_nobody(field: str) -> No
         {"id": "not-a-uuid"},
         {"surprise": 1},
         {"intent": {"goal": "x"}},
+        {"intent": " \n"},
+        {"top_k": 1.5},
     ],
     ids=str,
 )
@@ -66,6 +77,20 @@ async def test_check_03_what_the_contract_does_not_know_is_refused(wrong: dict[s
     with pytest.raises(ValidationError):
         await engine(project).render(request(**wrong))
     assert not project.calls
+
+
+def test_a_request_reads_back_as_it_was_written() -> None:
+    for body in (request(), request(top_k=3, risk="high", privacy="redact")):
+        asked = RenderRequest.of(body)
+        assert RenderRequest.of(asked.to_wire()) == asked
+    assert asked.to_wire()["budgets"] == {"tokens_max": 4500, "time_ms": 10_000, "experience_top_k": 3}
+
+
+@pytest.mark.parametrize("wrong", ["aaa", 7, [{}] * 10_001], ids=["a string", "a number", "too many"])
+def test_an_answer_without_a_list_of_candidates_is_none(wrong: Any) -> None:
+    with pytest.raises(ValidationError, match="a list of at most 10000 candidates") as raised:
+        ProviderResponse.of({"request_id": "req-1", "candidates": wrong})
+    assert raised.value.field == "candidates"
 
 
 async def test_check_04_privacy_is_allow_where_nothing_is_said() -> None:
@@ -273,10 +298,21 @@ async def test_objects_in_place_of_json_are_checked_alike() -> None:
     async def say(asked: Any) -> Any:
         good = Candidate(id="good", source=Layer.L2, text="The orders.", entities=("orders",), timestamp=NOW)
         bad = Candidate(id="bad", source=Layer.L2, cost_tokens=-5)
-        return ProviderResponse(request_id=asked.request_id, candidates=(good, bad))
+        worse: Any = Candidate(id="worse", source=Layer.L2, text="The orders.", variants=cast("Any", 7))
+        return ProviderResponse(request_id=asked.request_id, candidates=(good, bad, worse))
 
     reply = await engine(Source("L2", say)).render(request())
     assert (ids(reply), codes(reply)[0]) == (["good"], "PARTIAL_DATA")
+    assert reply.warnings[0].message.startswith("2 candidates ")
+
+
+async def test_of_renditions_at_one_level_the_cheapest_counts() -> None:
+    variants = [
+        {"lod": "macro", "text": text} for text in ("The orders move soon enough.", "Orders.", "Orders move.")
+    ]
+    found = [item("a", "orders " * 300, "orders", lod="atomic", variants=variants)]
+    (shown,) = (await engine(Source("L2", found)).render(request(tokens=20))).fragments or ()
+    assert (shown.text, shown.lod) == ("Orders.", Lod.MACRO)
 
 
 # ── expansion, and what earlier attempts have brought ───────────────────────────────────────────────────────────────
@@ -391,6 +427,21 @@ async def test_a_retry_asks_again_only_who_failed() -> None:
 async def test_an_action_or_attempt_that_there_is_not_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         await engine(Source("L2")).render(request(), **wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"profile": "fast"}, 'profile must be "quality" or "published"'),
+        ({"order": "age"}, 'order must be "selection" or "lod"'),
+        ({"sources": "memory://"}, "sources must be a list of sessions and sources"),
+        ({"sources": iter([])}, "sources must be a list of sessions and sources"),
+    ],
+    ids=str,
+)
+def test_an_engine_says_what_it_cannot_be_made_with(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        ACS(**{"sources": [], **given})
 
 
 @pytest.mark.parametrize(
@@ -566,6 +617,30 @@ async def test_a_session_says_alone_what_its_candidates_are_for() -> None:
     ]
     reply = await engine(Source("L2", offers)).render(request("orders database"))
     assert ids(reply) == ["near"]
+
+
+class Meanwhile(ACMS):
+    """A session in which a message is erased as soon as it was recalled."""
+
+    erased = ""
+
+    async def recall(self, *args: Any, **more: Any) -> ContextItems:
+        found = await super().recall(*args, **more)
+        if self.erased in [one.id for one in found]:
+            await self.erase(self.erased)
+        return found
+
+
+async def test_what_was_erased_since_it_was_recalled_is_not_in_the_reply() -> None:
+    async with Meanwhile("u", open_storage("memory://")) as session:
+        erased = await session.ingest("user", "The orders database listens on port 5433.")
+        for number in range(60):
+            await session.ingest("user", f"Note {number}: the walk to place {number} was fine.")
+        acs, body = ACS([session]), request("port of the orders database", tokens=200)
+        assert erased in ids(await acs.render(body))
+        session.erased = erased
+        reply = await acs.render(body)
+    assert (reply.error, erased in ids(reply), len(ids(reply)) > 5) == (None, False, True)
 
 
 async def test_an_unknown_session_is_an_empty_project() -> None:

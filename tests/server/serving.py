@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import httpx2
+import pytest
 import uvicorn
+from typer.testing import CliRunner, Result
 
+from acms.cli.commands import app as commands
 from acms.config import ACMSConfig
 from acms.server import App, ServerConfig, create_app
+from acms.server.listen import Listening
 from acms.server.tenants import Tenant
 from tests.support.talk import LONG_EPISODES, PATIENT
 
@@ -123,3 +128,43 @@ def serving(
         thread.join(30)
         listening.close()
         assert not thread.is_alive(), "the service does not stop"
+
+
+def visited(
+    patch: pytest.MonkeyPatch, visit: Callable[[httpx2.AsyncClient, App], Awaitable[None]], *words: str
+) -> Result:
+    """Run a command that serves in this process, visit it once it listens, and stop it with SIGTERM."""
+    serve = Listening.serve
+
+    async def served(self: Listening, sockets: list[socket.socket]) -> None:
+        running = asyncio.ensure_future(serve(self, sockets))
+        try:
+            at = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+            async with httpx2.AsyncClient(base_url=at, timeout=30, verify=False, trust_env=False) as client:
+                assert (await client.get("/health")).status_code == 200
+                await visit(client, self.config.app)
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            self.should_exit = True
+            await running
+
+    @asynccontextmanager
+    async def collecting(_: object) -> AsyncGenerator[None]:
+        yield  # what it does to the garbage of a whole process is not for the tests that come after
+
+    def outside(number: int, _: object) -> None:
+        reached.append(number)
+
+    reached: list[int] = []
+    before = signal.signal(signal.SIGTERM, outside)
+    try:
+        with patch.context() as patched:
+            patched.setattr(Listening, "serve", served)
+            patched.setattr("acms.cli.serving.collecting", collecting)
+            done = CliRunner().invoke(commands, list(words))
+        assert signal.getsignal(signal.SIGTERM) is outside, "it leaves signals as they were"
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert reached == [], "the signal ends the server, and the command ends by itself"
+    return done

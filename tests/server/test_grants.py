@@ -80,16 +80,17 @@ async def test_a_bound_key_sees_its_own_namespace_and_nothing_else(service: Guar
     assert [one["id"] for one in (await ana.ask("GET", "/contexts"))["data"]] == [mine]
     for query in ({"key": "diary", "namespace": "ana"}, {"namespace": "ana"}):
         assert (await ben.ask("GET", "/contexts", params=query))["data"] == []
-    seen: list[str] = []
-    cursor = None
-    while True:
-        query = {"limit": "2"} | ({} if cursor is None else {"cursor": cursor})
-        page = await ben.ask("GET", "/contexts", params=query)
-        seen += [one["id"] for one in page["data"]]
-        cursor = page["nextCursor"]
-        if cursor is None:
-            break
-    assert seen == [*reversed(theirs[:3]), *reversed(theirs[3:])]
+    for limit in ("2", "3"):  # a page may end with a namespace, or within one
+        seen: list[str] = []
+        cursor = None
+        while True:
+            query = {"limit": limit} | ({} if cursor is None else {"cursor": cursor})
+            page = await ben.ask("GET", "/contexts", params=query)
+            seen += [one["id"] for one in page["data"]]
+            cursor = page["nextCursor"]
+            if cursor is None:
+                break
+        assert seen == [*reversed(theirs[:3]), *reversed(theirs[3:])]
     await ben.ask("GET", "/contexts", 400, params={"cursor": mine})
     everybody = Agent(await service.key(tenant), "")
     assert len((await everybody.ask("GET", "/contexts"))["data"]) == 7

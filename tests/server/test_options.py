@@ -126,3 +126,23 @@ def test_what_only_who_runs_the_service_can_mend_is_told_in_no_words(kind: type[
     written = problem_details.problem(_error(kind, "acms serve --db /srv/secret.db"), request_id="r")
     assert "secret" not in str(written)
     assert problem_details.raised(written).options == tuple(written["options"])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.JobFailedError("job 7 is failed after 5 attempts: PROVIDER", job_id="7"),
+        errors.TokenBudgetExceededError(budget=10, required=12),
+        errors.FitError(budget=10, required=12, where="prompt/history", tried=("window of prompt/history",)),
+        errors.ProviderError("openai: 503", provider="openai", retryable=True),
+        errors.MissingExtraError("server", "uvicorn"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_an_error_comes_out_of_a_problem_with_all_that_it_carries(error: ACMSError) -> None:
+    back = problem_details.raised(problem_details.problem(error, request_id="r"))
+    assert (type(back), str(back), back.retryable) == (type(error), str(error), error.retryable)
+    told = {name: value for name, value in vars(error).items() if name != "options"}
+    if "extra" in told:
+        told["extra"] = ""  # what to install is not the caller's to know
+    assert {name: getattr(back, name) for name in told} == told

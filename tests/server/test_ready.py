@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
+from acms import ACMS, open_storage
+from acms.config import ACMSConfig
+from acms.errors import ConfigurationError, HandleError
 from acms.recall.embeddings import Embedding
 from acms.server import App, ServerConfig, create_app
 from acms.server.routes.table import OPERATIONS
+from acms.server.tenants import Engine, Stores
 from acms.storage import handles
 from acms.testing import HashEmbedder
+from acms.testing.logs import new, put, said
 from tests.server.slow import Slow
 
 
@@ -63,8 +70,10 @@ async def test_a_contract_that_is_asked_again_does_not_keep_the_store_open() -> 
     tenant = await app.stores.of(app.config.tenant)
     async with _client(app) as client:
         first, second = await _talk(client, "we chose Postgres"), await _talk(client, "we chose Redis")
-        for context in (first, second):
+        third = await _talk(client, "we chose Valkey")
+        for context in (third, first, second):
             await client.post("/orchestration/render", params={"contexts": context}, json=render.example)
+        assert [*tenant._contracts] == [(first,), (second,)], "no more than sessions are kept ready"
         for _ in range(2):
             await _talk(client, "somebody else")
         for context in (first, second, first):
@@ -74,3 +83,67 @@ async def test_a_contract_that_is_asked_again_does_not_keep_the_store_open() -> 
             assert reply.status_code == 200, reply.text
     await app.stop()
     assert handles.shared(tenant.handle).users == 0, "nobody keeps the store open"
+
+
+async def test_requests_that_come_at_once_share_a_session_and_none_is_left_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tags, close, delays = ACMS.tags, ACMS.close, iter([0.05])
+
+    async def later(self: ACMS) -> Any:
+        await asyncio.sleep(0)  # another request comes before its context is found
+        return await tags(self)
+
+    async def slowly(self: ACMS) -> None:
+        await asyncio.sleep(next(delays, 0))  # the service is stopped while the first one still closes
+        await close(self)
+
+    monkeypatch.setattr(ACMS, "tags", later)
+    monkeypatch.setattr(ACMS, "close", slowly)
+    app = create_app("memory://", ServerConfig(auth="off"))
+    await app.start()
+    tenant = await app.stores.of(app.config.tenant)
+    async with _client(app) as client:
+        context = await _talk(client, "we chose Postgres")
+        tenant.forget(context)
+        one, other = await asyncio.gather(tenant.session(context), tenant.session(context))
+        assert one is other
+    await app.stop()
+    assert handles.shared(tenant.handle).users == 0, "nobody keeps the store open"
+
+
+async def test_of_more_tenants_than_may_be_open_one_without_requests_is_closed(tmp_path: Path) -> None:
+    stores = Stores(f"sqlite:///{tmp_path / 'log.db'}", Engine(config=ACMSConfig()), most=1)
+    busy = await stores.of("busy")
+    lease = busy.enter()
+    idle = await stores.of("idle")
+    assert stores.open() == [busy, idle], "a store in use is not closed"
+    last = await stores.of("last")
+    assert stores.open() == [busy, last]
+    busy.leave(lease)
+    assert await stores.of("idle") is not idle
+    assert [one.name for one in stores.open()] == ["idle"]
+    await stores.aclose()
+
+
+async def test_tenants_of_shards_lie_where_the_file_says(tmp_path: Path) -> None:
+    file = tmp_path / "shards.toml"
+    file.write_text(
+        'default = "one"\n[shards]\none = "sqlite:///one.db"\ntwo = "sqlite:///two.db"\n[tenants]\nacme = "two"\n'
+    )
+    stores = Stores(str(file), Engine(config=ACMSConfig()))
+    for tenant in ("acme", "globex"):
+        handle = (await stores.of(tenant)).handle
+        await put(handle, await new(handle, tenant), said(f"this is {tenant}"))
+    await stores.aclose()
+    with pytest.raises(HandleError, match="closed"):
+        stores.handle("acme")
+    for name, tenant in (("one", "globex"), ("two", "acme")):
+        async with open_storage(f"sqlite:///{tmp_path / name}.db?tenant={tenant}") as store:
+            assert (await store.context(tenant)).key == tenant
+
+
+def test_the_store_of_a_service_is_that_of_all_tenants() -> None:
+    with pytest.raises(ConfigurationError, match="the key says whose data is meant") as refused:
+        create_app("memory://?tenant=acme", ServerConfig(auth="off"))
+    assert refused.value.options == ("leave tenant= out of the URL",)

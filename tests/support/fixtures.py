@@ -1,8 +1,9 @@
-"""Stores for sessions: what a flow promises holds on each."""
+"""Stores for sessions, on each of which holds what a flow promises; and a terminal for commands."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -30,3 +31,22 @@ class Plain:
         if name == "spaces":
             raise AttributeError(name)
         return getattr(self._inner, name)
+
+
+@pytest.fixture
+def in_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command as in a terminal of 140 columns, and return what is seen."""
+
+    def seen(*arguments: str) -> str:
+        from acms.cli.commands import app
+
+        monkeypatch.setenv("TERM", "xterm-256color")
+        monkeypatch.setenv("COLUMNS", "140")
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        with pytest.raises(SystemExit) as left:
+            app(list(arguments))
+        shown = capsys.readouterr()
+        assert not left.value.code, shown.err
+        return shown.out
+
+    return seen

@@ -20,7 +20,7 @@ from acms.cli.render import Column, Screen
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.log.encoding import parts_from_json, parts_to_json
 from acms.log.in_force import preview
-from acms.model import Json, Media, Privacy, Raw, Reasoning, Role, ToolCall, ToolResult
+from acms.model import Json, Media, Privacy, Reasoning, Role, ToolCall, ToolResult
 from acms.model import Text as Words
 from acms.ports import Codec
 from acms.prompt.manifest import Manifest, Sent
@@ -447,8 +447,8 @@ def _one_line(message: PromptMessage) -> str:
                 said.append(f"← {output}")
             case Media(mime, ref):
                 said.append(f"[{mime}: {ref}]")
-            case Raw(vendor):
-                said.append(f"[{vendor}]")
+            case _:  # a vendor's own
+                said.append(f"[{part.vendor}]")
     return " ".join(said)
 
 

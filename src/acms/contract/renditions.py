@@ -112,8 +112,6 @@ def _item(candidate: Candidate, counted: Iterator[int], prefer: Lod | None, upwa
     text, lod, cost = candidate.text, candidate.lod, candidate.cost_tokens
     if text is not None and (spent := next(counted)) > cost:
         cost = spent
-    if cost < 0:
-        cost = 0
     if text is None or not candidate.variants:
         return Item(candidate, _LODS_AT[1 << _RANK[lod]], (text,), (cost,))
     own = _RANK[lod]

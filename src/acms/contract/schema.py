@@ -418,8 +418,6 @@ class ProviderResponse:
     @classmethod
     def of(cls, data: object) -> ProviderResponse:
         """Read a response off the wire; `ValidationError` names the field of what is malformed."""
-        if isinstance(data, ProviderResponse):
-            return data
         body = fields(data, "", ("request_id", "candidates", "latency_ms", "warnings", "partial"), True)
         found = needed(body, "candidates")
         if not isinstance(found, Sequence) or isinstance(found, str | bytes) or len(found) > ITEMS:
@@ -462,8 +460,6 @@ def _intent(value: object, lenient: bool) -> tuple[str, tuple[str, ...] | None]:
 
 
 def _candidate(data: object, field: str) -> Candidate:
-    if isinstance(data, Candidate):
-        return data
     body = fields(data, field, (), True)
     said = body.get("text")
     time = body.get("timestamp")
