@@ -11,7 +11,6 @@ import pytest
 
 from tests.conventions.code import ROOT
 
-
 BUDGETS = [2000, pytest.param(4000, marks=pytest.mark.slow)]
 
 

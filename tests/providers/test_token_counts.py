@@ -130,9 +130,7 @@ def conversations() -> list[str]:
 @pytest.mark.parametrize("encoding", ENCODINGS)
 class TestExactness:
     @pytest.mark.parametrize("count", [5_000, pytest.param(20_000, marks=pytest.mark.slow)])
-    def test_random_unicode(
-        self, encoding: str, count: int, reference: dict[str, tiktoken.Encoding]
-    ) -> None:
+    def test_random_unicode(self, encoding: str, count: int, reference: dict[str, tiktoken.Encoding]) -> None:
         rng = random.Random(20261121)
         assert_exact([random_text(rng) for _ in range(count)], reference[encoding])
 
@@ -147,9 +145,7 @@ class TestExactness:
         assert_exact(texts, reference[encoding])
 
     @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
-    def test_conversations(
-        self, encoding: str, every: int, reference: dict[str, tiktoken.Encoding]
-    ) -> None:
+    def test_conversations(self, encoding: str, every: int, reference: dict[str, tiktoken.Encoding]) -> None:
         assert_exact(conversations()[::every], reference[encoding])
 
     def test_long_runs(self, encoding: str, reference: dict[str, tiktoken.Encoding]) -> None:
