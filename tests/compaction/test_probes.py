@@ -66,7 +66,7 @@ class Talk:
         return "".join(self.draw.choice("abcdefghjkmnpqrstuvwxyz") for _ in range(length))
 
 
-@pytest.mark.parametrize("seed", [SEED, SEED + 1], ids="seed-{}".format)
+@pytest.mark.parametrize("seed", [SEED, pytest.param(SEED + 1, marks=pytest.mark.slow)], ids="seed-{}".format)
 async def test_details_survive_the_compactions_of_a_thousand_turns(seed: int, url: str) -> None:
     talk = Talk(seed)
     config = ACMSConfig(compaction=CompactionPolicy(budget=8000))

@@ -20,7 +20,8 @@ BUDGET = 1000
 FLOORS = {"judged": (84.0, 20.0), "unjudged": (57.0, 2.0)}
 
 
-async def test_quality_shows_more_evidence_than_published(data_dir: Path) -> None:
+@pytest.mark.parametrize("every", [4, pytest.param(2, marks=pytest.mark.slow)])
+async def test_quality_shows_more_evidence_than_published(data_dir: Path, every: int) -> None:
     path = data_dir / "locomo-dev" / "conv-30.json"
     if not path.exists():
         pytest.skip(f"{path.name} is not among the conversations in {data_dir}")
@@ -33,7 +34,7 @@ async def test_quality_shows_more_evidence_than_published(data_dir: Path) -> Non
             id = await session.ingest(said.role, said.text, actor_id=said.speaker, created_at=said.created_at)
             told[id] = len(told)
         await session.wait_pending()
-        for question in [one for one in conversation.questions if one.gold and one.answerable][::2]:
+        for question in [one for one in conversation.questions if one.gold and one.answerable][::every]:
             items = await session.recall(question.text, token_budget=1_000_000, include_current_episode=False)
             for kind in FLOORS:
                 candidates = [

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -22,20 +23,24 @@ def examples(page: Path) -> list[tuple[str, str]]:
     return _EXAMPLE.findall(page.read_text(encoding="utf-8"))
 
 
-def run(page: Path, folder: Path) -> list[str]:
+def alone(script: Path) -> tuple[str, str]:
+    """Run a script in a process of its own; return what it prints, and the error it ended with, if it did."""
+    done = subprocess.run(
+        [sys.executable, script.name], cwd=script.parent, capture_output=True, text=True, encoding="utf-8"
+    )
+    return done.stdout, (done.stderr or str(done.returncode)) if done.returncode else ""
+
+
+def run(page: Path, folder: Path, start: Callable[[Path], tuple[str, str]] = alone) -> list[str]:
     """Run the examples in order in one folder; return how outputs differ from what the page promises."""
     differences: list[str] = []
     for number, (code, promised) in enumerate(examples(page), 1):
         script = folder / f"example{number}.py"
         script.write_text(code, encoding="utf-8")
-        done = subprocess.run(
-            [sys.executable, script.name], cwd=folder, capture_output=True, text=True, encoding="utf-8"
-        )
-        if done.stdout != promised or done.returncode:
-            lines = difflib.unified_diff(
-                promised.splitlines(), done.stdout.splitlines(), "README", script.name
-            )
-            differences.append("\n".join([*lines, done.stderr]))
+        printed, error = start(script)
+        if printed != promised or error:
+            lines = difflib.unified_diff(promised.splitlines(), printed.splitlines(), "README", script.name)
+            differences.append("\n".join([*lines, error]))
     return differences
 
 

@@ -28,11 +28,12 @@ LARGE = ("beam-500k", "vehicle")
 """Sources with long conversations, and families that take seconds there: compared only when asked for."""
 DEAR = ("window", "prompt", "acs", "facts", "compaction", "rewriting", "branches")
 ALIKE = {
-    *(("acs", source) for source in ("realtalk", "memsim", "beam-100k", "people", "project")),
-    *(("prompt", source) for source in ("realtalk", "memsim")),
+    *(("acs", source) for source in ("locomo", "realtalk", "memsim", "beam-100k", "people", "project")),
+    *(("prompt", source) for source in ("realtalk", "memsim", "people")),
     *(("window", "memsim"), ("facts", "realtalk"), ("compaction", "realtalk"), ("recall", "vehicle")),
     *((family, "beam-100k") for family in ("prompt", "window", "facts", "compaction", "rewriting")),
-    ("recall", "beam-500k"),
+    *(("recall", source) for source in ("beam-100k", "beam-500k")),
+    ("log", "vehicle"),
 }
 """What takes seconds and is much like that of another source."""
 MODEL = ("locomo", "realtalk")

@@ -23,6 +23,9 @@ _NUMBER = re.compile(r"-?\d+\.\d+")
 DIGITS = 2
 """Of scores. Nothing that is digested holds any: one in thousands lies where the last digit of a sum decides."""
 _START = datetime.now(UTC) - timedelta(seconds=5)
+_TODAY = re.compile("|".join(f"{_START + timedelta(days=days):%Y-%m-%d}" for days in (0, 1)))
+DAY = "2026-11-26"
+"""What stands for the day of the run, which recalled text says of what is written now: as long, and on record."""
 
 
 class Names:
@@ -40,13 +43,13 @@ class Names:
         return "" if number == 1 else f"@{number}"
 
     def text(self, text: str) -> str:
-        """Replace every id, and every time of this run."""
+        """Replace every id, and every time and day of this run."""
         if "_" in text:
             text = _ENTRY.sub(lambda m: f"{m[1]}{_version(m[3])}{self._at(m[2])}", text)
             text = _EPISODE.sub(lambda m: f"ep{m[2]}{self._at(m[1])}", text)
             text = _GROUP.sub(lambda m: f"group{self._groups.setdefault(m[0], len(self._groups) + 1)}", text)
             text = _CONTEXT.sub(lambda m: f"log{self._at(m[1]) or '@1'}", text)
-        return _TIME.sub(_time, text)
+        return _TODAY.sub(DAY, _TIME.sub(_time, text))
 
     def plain(self, value: Any) -> Any:
         """Return a value as JSON: dataclasses as their fields, times as ISO texts, numbers rounded."""

@@ -117,6 +117,8 @@ def canaries(count: int = 200, seed: int = 46) -> list[Canary]:
     return found[:count]
 
 
+SOME = 2 * 6 * 7
+"""Canaries of each of seven kinds in each of six places of a message, twice."""
 PLANTED = canaries()
 CLEAR = [one.secret for one in PLANTED if one.clear]
 ALL = [one.secret for one in PLANTED]
@@ -166,10 +168,10 @@ class Reflecting(OfflineReflector):
         return await super().reflect(request)
 
 
-def messages(privacy: str) -> list[dict[str, Any]]:
+def messages(privacy: str, count: int = len(PLANTED)) -> list[dict[str, Any]]:
     """The canaries in every place of a message, tool turns whole."""
     found: list[dict[str, Any]] = []
-    for number, one in enumerate(PLANTED):
+    for number, one in enumerate(PLANTED[:count]):
         place = number % 6
         if place == 0:
             call = {"id": f"c{number}", "name": "orders", "arguments": json.dumps({"sql": one.said})}
@@ -223,14 +225,14 @@ def spans_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
 
 
 MODES = [
-    (None, "redact", ALL),
-    (None, "block", ALL),
-    ("allow", "allow", CLEAR),
-    ("redact", "allow", ALL),
-    ("block", "allow", ALL),
-    (None, "allow", ALL),
+    (None, "redact"),
+    (None, "block"),
+    ("allow", "allow"),
+    ("redact", "allow"),
+    ("block", "allow"),
+    (None, "allow"),
 ]
-IDS = [f"configured {mode}, said to be {privacy}" for mode, privacy, _ in MODES]
+IDS = [f"configured {mode}, said to be {privacy}" for mode, privacy in MODES]
 SHOWING = {
     "after", "agents", "compaction", "diff", "embedder", "entries", "episodes", "event", "expand", "facts", "history",
     "messages", "namespace recall", "prompt", "prompt summary", "recall", "recall relevant", "reflector",
@@ -239,16 +241,17 @@ SHOWING = {
 """Sinks that show text: where no mode asks for anything, canaries come out of every one of them."""
 
 
-@pytest.mark.parametrize(("mode", "privacy", "canaries"), MODES, ids=IDS)
+@pytest.mark.parametrize("count", [SOME, pytest.param(len(PLANTED), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("mode", "privacy"), MODES, ids=IDS)
 async def test_no_canary_comes_out_of_any_sink(
     mode: str | None,
     privacy: str,
-    canaries: list[str],
+    count: int,
     spans_of: InMemorySpanExporter,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    sink = Sink(canaries)
+    sink = Sink([one.secret for one in PLANTED[:count] if one.clear or mode != "allow"])
     storage = MemoryStorage()
     embedder = FakeEmbedder()
     settings = config(mode, sink)
@@ -258,7 +261,7 @@ async def test_no_canary_comes_out_of_any_sink(
         ACMS("s", storage, embedder, config=settings, namespace="team", **models) as session,
         ACMS("other", storage, embedder, config=settings, namespace="team", **models) as other,
     ):
-        said = messages(privacy)
+        said = messages(privacy, count)
         receipts = await session.ingest_many(said)
         await session.replace(receipts[4 + 9].message_id, f"Note {PLANTED[9].said}")
         await session.close_episode()

@@ -48,7 +48,15 @@ def epochs(storage: StorageBackend) -> list[tuple[str, int]]:
     return found
 
 
-@pytest.mark.parametrize(("style", "budget", "turns"), [("support", 4000, 50), ("coding", 8000, 70)])
+@pytest.mark.parametrize(
+    ("style", "budget", "turns"),
+    [
+        ("support", 3000, 30),
+        ("coding", 4000, 30),
+        pytest.param("support", 4000, 50, marks=pytest.mark.slow),
+        pytest.param("coding", 8000, 70, marks=pytest.mark.slow),
+    ],
+)
 async def test_prompts_of_an_agent_grow_at_their_end_within_an_epoch(
     style: str, budget: int, turns: int, tmp_path: Path
 ) -> None:

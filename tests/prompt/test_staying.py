@@ -374,8 +374,9 @@ async def test_what_tools_took_before_keeps_no_answer_out(offered: bool, least: 
 
 
 @pytest.mark.parametrize(("changing", "most"), [(False, 0.2), (True, 0.35)])
+@pytest.mark.parametrize(("budget", "steps"), [(4000, 30), pytest.param(8000, 60, marks=pytest.mark.slow)])
 async def test_a_turn_longer_than_the_room_keeps_its_question_and_mostly_grows(
-    changing: bool, most: float
+    changing: bool, most: float, budget: int, steps: int
 ) -> None:
     rng = random.Random(11)
     async with ACMS("long", open_storage("memory://"), None) as session:
@@ -387,15 +388,15 @@ async def test_a_turn_longer_than_the_room_keeps_its_question_and_mostly_grows(
         await session.ingest("user", question)
         earlier: list[Any] = []
         changed = 0
-        for call in range(60):
+        for call in range(steps):
             made = Prompt(OpenAIChat("gpt-4o")).tools([STOCK]).history(session)
             query = said(rng) if changing else question
-            rendered = await made.recall(session, query).render(budget=8000)
+            rendered = await made.recall(session, query).render(budget=budget)
             found = rendered.payload["messages"]
             assert found[0] == {"role": "system", "content": "Never delete a row."}
             assert [one for one in found if one["content"] == question]
             assert not rendered.warnings
-            listed_for = await session.messages(query, budget=4000)
+            listed_for = await session.messages(query, budget=budget // 2)
             assert listed_for[0]["content"] == "Never delete a row."
             assert [one for one in listed_for if one["content"] == question]
             changed += found[: len(earlier)] != earlier
@@ -403,8 +404,8 @@ async def test_a_turn_longer_than_the_room_keeps_its_question_and_mostly_grows(
             calls = [{"id": f"c{call}", "name": "stock", "arguments": "{}"}]
             await session.ingest("assistant", "", tool_calls=calls)
             await session.ingest("tool", listed(rng), tool_call_id=f"c{call}")
-        assert (await session.get_session_stats()).tokens > 16_000
-        assert changed <= most * 60
+        assert (await session.get_session_stats()).tokens > 2 * budget
+        assert changed <= most * steps
 
 
 @pytest.mark.parametrize("before", [{"content": "I look."}, {"parts": [Reasoning("Which one?", "c2ln")]}])

@@ -129,7 +129,6 @@ def test_threads_do_not_change_a_bit() -> None:
     """Neither ours nor those BLAS would like to use."""
     first, same = _some(1, 1)
     assert same
-    assert _some(1, 2) == (first, True)
     assert _some(2, 2) == (first, True)
 
 

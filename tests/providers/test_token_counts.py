@@ -129,9 +129,10 @@ def conversations() -> list[str]:
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 class TestExactness:
-    def test_random_unicode(self, encoding: str, reference: dict[str, tiktoken.Encoding]) -> None:
+    @pytest.mark.parametrize("count", [5_000, pytest.param(20_000, marks=pytest.mark.slow)])
+    def test_random_unicode(self, encoding: str, count: int, reference: dict[str, tiktoken.Encoding]) -> None:
         rng = random.Random(20261121)
-        assert_exact([random_text(rng) for _ in range(20_000)], reference[encoding])
+        assert_exact([random_text(rng) for _ in range(count)], reference[encoding])
 
     @pytest.mark.soak
     def test_random_unicode_soak(self, encoding: str, reference: dict[str, tiktoken.Encoding]) -> None:
@@ -143,8 +144,9 @@ class TestExactness:
         assert len(texts) == 60
         assert_exact(texts, reference[encoding])
 
-    def test_conversations(self, encoding: str, reference: dict[str, tiktoken.Encoding]) -> None:
-        assert_exact(conversations(), reference[encoding])
+    @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+    def test_conversations(self, encoding: str, every: int, reference: dict[str, tiktoken.Encoding]) -> None:
+        assert_exact(conversations()[::every], reference[encoding])
 
     def test_long_runs(self, encoding: str, reference: dict[str, tiktoken.Encoding]) -> None:
         assert_exact(

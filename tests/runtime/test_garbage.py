@@ -34,6 +34,7 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield found
     gc.set_threshold(*thresholds)
     gc.callbacks.remove(collected)
+    gc.freeze()  # as it was, or every collection of later tests would read all again
 
 
 def litter() -> None:

@@ -107,7 +107,8 @@ def _nearest(field: Field, ranking: Ranking, document: int, places: Ints, others
     Nor where it is more like what any of the others said before it in another episode: then it speaks of that.
     """
     places, alike = _likeness(field, ranking, document, places)
-    new = np.array([not _repeats(field, document, one) for one in places.tolist()], bool)
+    says = field.snapshot.terms_of(document)[0]
+    new = np.array([not _repeats(field, says, one) for one in places.tolist()], bool)
     places, alike = places[new], alike[new]
     least = max(ALIKE if ranking.space is None else ALIKE_BOTH, NEARLY * float(alike.max(initial=0.0)))
     about = places[alike >= least]
@@ -148,10 +149,10 @@ def _states(field: Field, ranking: Ranking, place: int, said: NDArray[np.uint32]
     return not asks and field.snapshot.alone(field.document(place))
 
 
-def _repeats(field: Field, document: int, place: int) -> bool:
+def _repeats(field: Field, says: NDArray[np.uint32], place: int) -> bool:
     """Whether an entry says word for word what another one says: that changes nothing."""
-    one, other = (field.snapshot.terms_of(each)[0] for each in (document, field.document(place)))
-    return np.array_equal(one, other)
+    other = field.snapshot.terms_of(field.document(place))[0]
+    return len(says) == len(other) and bool((says == other).all())
 
 
 def _subjects(field: Field, terms: NDArray[np.uint32]) -> Floats:

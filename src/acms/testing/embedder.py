@@ -141,9 +141,11 @@ class EmbedderTests:
     async def test_calls_may_overlap(self, embedder: Embedder) -> None:
         """Concurrent calls do not mix their vectors."""
         alone = await self._vectors(embedder, TEXTS)
-        turned = [[*TEXTS[turn:], *TEXTS[:turn]] for turn in range(len(TEXTS))]
-        together = await asyncio.gather(*(self._vectors(embedder, texts) for texts in turned))
-        for turn, found in enumerate(together):
+        turns = range(0, len(TEXTS), 3)
+        together = await asyncio.gather(
+            *(self._vectors(embedder, [*TEXTS[turn:], *TEXTS[:turn]]) for turn in turns)
+        )
+        for turn, found in zip(turns, together, strict=True):
             self._same(np.roll(found, turn, axis=0), alone)
 
     async def test_similar_texts_are_closer(self, embedder: Embedder) -> None:
