@@ -16,6 +16,8 @@ from tests.servers.stores import another, inside
 
 
 class TestPostgres(StorageBackendTests):
+    crowd = (8, 400)
+
     @pytest.fixture
     async def store(self, tenant_url):
         async with open_storage(tenant_url) as store:
@@ -27,8 +29,17 @@ class TestPostgres(StorageBackendTests):
             yield other
 
 
+@pytest.mark.slow
+class TestPostgresOfManyWriters(TestPostgres):
+    """The same with as many writers as every other store has."""
+
+    crowd = StorageBackendTests.crowd
+
+
 class TestPostgres15(TestPostgres):
     """The oldest server, without pgvector."""
+
+    crowd = (4, 40)
 
     @pytest.fixture
     async def store(self, postgres15_home):
