@@ -333,9 +333,7 @@ class _CopyStory(StorageStory):
 
 
 @pytest.mark.parametrize("examples", [6, pytest.param(100, marks=pytest.mark.slow)])
-def test_a_story_goes_on_in_every_copy(
-    tmp_path: Path, request: pytest.FixtureRequest, examples: int
-) -> None:
+def test_a_story_goes_on_in_every_copy(tmp_path: Path, request: pytest.FixtureRequest, examples: int) -> None:
     numbers = itertools.count()
     makers = [STORES[kind](tmp_path, request) for kind in ("sqlite", *STORES)]
     kinds = tuple((lambda make=make: make(f"s{next(numbers)}")) for make in makers)
