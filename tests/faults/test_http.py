@@ -51,7 +51,7 @@ def killing(path: Path, kills: int) -> None:
 def test_what_a_killed_service_acknowledged_is_there_and_what_is_sent_again_is_there_once(
     tmp_path: Path,
 ) -> None:
-    killing(tmp_path / "log.db", 2)
+    killing(tmp_path / "log.db", 1)
 
 
 @pytest.mark.faults

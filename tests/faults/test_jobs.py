@@ -130,7 +130,7 @@ async def killing(url: str, workers: int, count: int, every: float = KILL_EVERY)
 
 async def test_t29_workers_that_are_killed_have_one_effect_of_each_job(url: str) -> None:
     # A worker on a server is longer at work before its first job: three of them would be killed before it.
-    await killing(url, 3, 60, every=KILL_EVERY if url.startswith("sqlite") else 1.0)
+    await killing(url, 3, 40, every=KILL_EVERY if url.startswith("sqlite") else 1.0)
 
 
 @pytest.mark.faults
