@@ -181,7 +181,18 @@ class Answers:
         return "The team looked at the old service."
 
 
-@pytest.mark.parametrize("way", ["wait", "wait_pending", "nobody waits"])
+WAYS = ("wait", "wait_pending", "nobody waits")
+
+
+@pytest.mark.parametrize(
+    ("url", "way"),
+    [
+        *(("sqlite", way) for way in WAYS),
+        ("postgres", WAYS[0]),
+        *(pytest.param("postgres", way, marks=pytest.mark.faults) for way in WAYS[1:]),
+    ],
+    indirect=["url"],
+)
 async def test_a_compaction_whose_process_was_killed_is_taken_over_when_its_lease_ends(
     url: str, way: str
 ) -> None:
