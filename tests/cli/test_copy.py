@@ -35,6 +35,7 @@ from acms.storage import FaultyStorage, MemoryStorage, SQLiteStorage
 from acms.storage.wrapper import WrapperStorage
 from acms.testing import StorageStory, sound
 from acms.testing.logs import WHEN, mixed, new, noted, put, said, settled, summed_up
+from tests.servers.stores import another
 from tests.support.fixtures import Plain
 
 QUIET = ACMSConfig(worker=WorkerConfig(enabled=False))
@@ -43,14 +44,15 @@ QUIET = ACMSConfig(worker=WorkerConfig(enabled=False))
 Open = Callable[[str], AbstractAsyncContextManager[Any]]
 
 
-def _tenants(url: str) -> Open:
-    return lambda name: open_storage(f"{url}{'&' if '?' in url else '?'}tenant={name}")
+def _tenants(home: str) -> Open:
+    url = another(home)
+    return lambda name: open_storage(f"{url}-{name}")
 
 
 STORES: dict[str, Callable[[Path, pytest.FixtureRequest], Open]] = {
     "memory": lambda folder, request: lambda name: MemoryStorage(tenant=name),
     "sqlite": lambda folder, request: lambda name: SQLiteStorage(folder / f"{name}.db", tenant=name),
-    "postgres": lambda folder, request: _tenants(request.getfixturevalue("postgres_url")),
+    "postgres": lambda folder, request: _tenants(request.getfixturevalue("postgres_home")),
 }
 """How an empty store of each kind is made under a name; a new backend is one more line."""
 
@@ -377,7 +379,8 @@ class _CopyStory(StorageStory):
                     book.tree.derived = max(book.tree.derived, row.seq)
 
 
-def test_a_story_goes_on_in_every_copy(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("examples", [6, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_story_goes_on_in_every_copy(tmp_path: Path, request: pytest.FixtureRequest, examples: int) -> None:
     numbers = itertools.count()
     makers = [STORES[kind](tmp_path, request) for kind in ("sqlite", *STORES)]
     kinds = tuple((lambda make=make: make(f"s{next(numbers)}")) for make in makers)
@@ -386,7 +389,7 @@ def test_a_story_goes_on_in_every_copy(tmp_path: Path, request: pytest.FixtureRe
     run_state_machine_as_test(
         story,
         settings=settings(
-            max_examples=15, stateful_step_count=30, deadline=None, suppress_health_check=checks
+            max_examples=examples, stateful_step_count=30, deadline=None, suppress_health_check=checks
         ),
     )
 
@@ -480,8 +483,8 @@ asyncio.run(main())
 async def test_t10_a_copier_that_is_killed_leaves_whole_appends_and_is_continued(tmp_path: Path) -> None:
     async with SQLiteStorage(tmp_path / "a.db") as source:
         context = await new(source, "long")
-        for start in range(0, 6000, 300):
-            await put(source, context, *[said(f"message {start + n}") for n in range(300)])
+        for start in range(0, 3000, 150):
+            await put(source, context, *[said(f"message {start + n}") for n in range(150)])
         for lines in (1, 5, 9):
             with subprocess.Popen(
                 [sys.executable, "-c", _COPIER, str(tmp_path / "a.db"), str(tmp_path / "b.db")],
@@ -494,7 +497,7 @@ async def test_t10_a_copier_that_is_killed_leaves_whole_appends_and_is_continued
         async with SQLiteStorage(tmp_path / "b.db") as target:
             done = await copy(source, target, verify=True)
             assert done.problems == ()
-            assert done.entries <= 6000
+            assert done.entries <= 3000
             assert await everything(target) == await everything(source)
 
 
@@ -622,9 +625,9 @@ def test_the_shell_copies_from_url_to_url(databases: tuple[str, str]) -> None:
     assert "fork" in run("sessions", "--all", "--db", f"{two}?tenant=acme").stdout
 
 
-def test_the_shell_moves_a_tenant_to_a_server_and_back(databases: tuple[str, str], postgres_url: str) -> None:
+def test_the_shell_moves_a_tenant_to_a_server_and_back(databases: tuple[str, str], tenant_url: str) -> None:
     one, two = databases
-    server = f"{postgres_url}{'&' if '?' in postgres_url else '?'}tenant=acme"
+    server = tenant_url
     assert "both sides are the same" in run("copy", one, server, "--verify").stdout
     assert "problems: 0" in run("verify", "--db", server).stdout
     assert "fork" in run("sessions", "--all", "--db", server).stdout

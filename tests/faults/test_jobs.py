@@ -130,7 +130,7 @@ async def killing(url: str, workers: int, count: int, every: float = KILL_EVERY)
 
 async def test_t29_workers_that_are_killed_have_one_effect_of_each_job(url: str) -> None:
     # A worker on a server is longer at work before its first job: three of them would be killed before it.
-    await killing(url, 3, 60, every=KILL_EVERY if url.startswith("sqlite") else 1.0)
+    await killing(url, 3, 40, every=KILL_EVERY if url.startswith("sqlite") else 1.0)
 
 
 @pytest.mark.faults
@@ -181,7 +181,18 @@ class Answers:
         return "The team looked at the old service."
 
 
-@pytest.mark.parametrize("way", ["wait", "wait_pending", "nobody waits"])
+WAYS = ("wait", "wait_pending", "nobody waits")
+
+
+@pytest.mark.parametrize(
+    ("url", "way"),
+    [
+        *(("sqlite", way) for way in WAYS),
+        ("postgres", WAYS[0]),
+        *(pytest.param("postgres", way, marks=pytest.mark.faults) for way in WAYS[1:]),
+    ],
+    indirect=["url"],
+)
 async def test_a_compaction_whose_process_was_killed_is_taken_over_when_its_lease_ends(
     url: str, way: str
 ) -> None:

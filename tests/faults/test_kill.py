@@ -146,7 +146,7 @@ async def kill_rounds(folder: Path, rounds: int, home: str | None = None) -> Non
 
 
 async def test_T08_sigkill_loses_no_acknowledged_message(tmp_path: Path) -> None:
-    await kill_rounds(tmp_path, 3)
+    await kill_rounds(tmp_path, 2)
 
 
 @pytest.mark.faults
@@ -157,7 +157,7 @@ async def test_T08_a_hundred_sigkills_lose_no_acknowledged_message(tmp_path: Pat
 async def test_T08_sigkill_of_writers_to_postgres_loses_no_acknowledged_message(
     tmp_path: Path, postgres_home: str
 ) -> None:
-    await kill_rounds(tmp_path, 2, postgres_home)
+    await kill_rounds(tmp_path, 1, postgres_home)
 
 
 @pytest.mark.faults
@@ -192,7 +192,7 @@ async def killed_openings(folder: Path, moments: list[int]) -> int:
 
 
 async def test_T08_a_killed_first_opening_leaves_a_file_that_opens(tmp_path: Path) -> None:
-    await killed_openings(tmp_path, random.Random(8).sample(range(1, 50), 5))
+    await killed_openings(tmp_path, random.Random(8).sample(range(1, 50), 3))
 
 
 @pytest.mark.faults

@@ -7,8 +7,9 @@ import io
 import logging
 import random
 import re
+import secrets
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
@@ -44,12 +45,21 @@ FUNCTIONS = ("places", "nearest")
 """Queries that hand the tenant to a function."""
 
 
+@pytest.fixture(scope="module")
+def home(postgres: Databases) -> Iterator[str]:
+    """A database of these tests."""
+    url = postgres.create_database()
+    yield url
+    postgres.drop_database(url)
+
+
 @pytest.fixture
-async def pair(postgres_url: str) -> AsyncIterator[tuple[PostgresStorage, PostgresStorage]]:
+async def pair(home: str) -> AsyncIterator[tuple[PostgresStorage, PostgresStorage]]:
     """Two tenants on one pool."""
+    name = secrets.token_hex(6)
     async with (
-        PostgresStorage(postgres_url, tenant="alpha", pool_size=4) as one,
-        one.for_tenant("omega") as two,
+        PostgresStorage(home, tenant=f"alpha-{name}", pool_size=4) as one,
+        one.for_tenant(f"omega-{name}") as two,
     ):
         yield one, two
 
@@ -103,7 +113,7 @@ async def test_t33_fifty_tasks_of_two_tenants_on_one_pool_see_nothing_of_each_ot
     handler = logging.StreamHandler(told)
     handler.setFormatter(JSONFormatter())
     logging.getLogger("acms").addHandler(handler)
-    secret = {"alpha": "zanzibar", "omega": "timbuktu"}
+    secret = {pair[0].tenant: "zanzibar", pair[1].tenant: "timbuktu"}
     try:
 
         async def task(number: int) -> None:
@@ -190,7 +200,8 @@ async def test_t33_no_row_can_be_written_for_another_tenant(
     """The policy also checks what is written."""
     one, two = pair
     await new(one, "talk")
-    two._db._sql = {name: text.replace("%(tenant)s", "'alpha'") for name, text in two._db._sql.items()}
+    theirs = f"'{one.tenant}'"
+    two._db._sql = {name: text.replace("%(tenant)s", theirs) for name, text in two._db._sql.items()}
     with pytest.raises((StorageError, ACMSError)):
         await new(two, "another")
     assert [context.key for context in (await one.contexts(ContextQuery())).items] == ["talk"]
@@ -212,7 +223,8 @@ async def test_t33_naming_another_tenant_to_a_search_finds_nothing(
     ]
     for query in queries:
         assert [hit.id for hit in await one.search(query)][:1] == [receipt.ids[0]]
-    two._db._sql = {name: text.replace("%(tenant)s", "'alpha'") for name, text in two._db._sql.items()}
+    theirs = f"'{one.tenant}'"
+    two._db._sql = {name: text.replace("%(tenant)s", theirs) for name, text in two._db._sql.items()}
     for query in queries:
         assert await two.search(query) == []
 

@@ -575,7 +575,7 @@ def test_many_long_stories_of_a_tree_of_sessions(kind: str, cached: bool) -> Non
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_a_tree_of_sessions_tells_the_same_story_on_postgres(cached: bool, postgres_home: str) -> None:
-    tell("postgres", cached, 2, 15, postgres_home)
+    tell("postgres", cached, 1, 15, postgres_home)
 
 
 @pytest.mark.slow

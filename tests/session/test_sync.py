@@ -728,7 +728,9 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("after", [0.0, 0.02, 0.05, 0.1, 0.3])
+@pytest.mark.parametrize(
+    "after", [0.0, 0.05, 0.3, *(pytest.param(after, marks=pytest.mark.faults) for after in (0.02, 0.1))]
+)
 async def test_a_killed_sync_leaves_all_or_nothing(tmp_path: Any, after: float) -> None:
     url = f"sqlite:///{tmp_path / 'log.db'}"
     command = (sys.executable, "-c", KILLED, url, str(after))

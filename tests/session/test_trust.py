@@ -102,10 +102,11 @@ async def poisoned(agent: ACMS, turns: int = EPISODES * EACH) -> list[str]:
     return kept
 
 
+@pytest.mark.parametrize("episodes", [3, pytest.param(EPISODES, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("reflector", [OfflineReflector, Gullible])
-async def test_a_hundred_poisoned_results_gain_no_authority(storage: Storage, reflector: Any) -> None:
+async def test_poisoned_results_gain_no_authority(storage: Storage, reflector: Any, episodes: int) -> None:
     async with session(storage, reflector()) as agent:
-        kept = await poisoned(agent)
+        kept = await poisoned(agent, episodes * EACH)
         context = await agent.context_id()
         assert context is not None
         log = await storage.read(context)
@@ -124,7 +125,7 @@ async def test_a_hundred_poisoned_results_gain_no_authority(storage: Storage, re
             if "Evil" in fact.content:
                 assert not trust.protected(fact.trust)
                 assert any(by_id[id].origin is Origin.TOOL for id in fact.sources)
-        assert len([one for one in log if one.kind is Kind.SUMMARY and one.replaces]) == EPISODES
+        assert len([one for one in log if one.kind is Kind.SUMMARY and one.replaces]) == episodes
         for item in await agent.recall("which database does the orders service use, EvilDB?", budget=6_000):
             (entry,) = await storage.get([item.id])
             assert entry is not None

@@ -8,10 +8,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from acms import ACMS
+from acms import ACMS, open_storage
 from acms.log.validation import BATCH
 from acms.ports import StorageBackend
-from acms.storage.postgres.store import PostgresStorage
 from acms.testing import HashEmbedder
 
 Lines: TypeAlias = Sequence[Mapping[str, Any]]
@@ -43,7 +42,7 @@ async def ask(
 
 
 async def _work(url: str, key: str, task: Mapping[str, Any]) -> list[Found]:
-    async with PostgresStorage(url) as storage:
+    async with open_storage(url) as storage:
         embedder = HashEmbedder()
         await tell(storage, key, task["lines"], embedder)
         return await ask(storage, key, task["questions"], embedder)

@@ -20,6 +20,8 @@ from tests.faults._proxy import Wire
 from tests.servers.stores import another
 
 Plant = Callable[[ExitStack], None]
+OF_SCHEMA: set[Plant] = set()
+"""Plants that are in the schema: only a database that is made with one has it."""
 TENANT = r"\b(?:\w+\.)?tenant_id = %\(tenant\)s"
 
 
@@ -47,6 +49,7 @@ def schema(old: str, new: str) -> Plant:
         assert wrong != right, f"the schema has no {old!r} any more: bring this fault up to date"
         stack.enter_context(patch.object(migrate, "known", lambda: wrong))
 
+    OF_SCHEMA.add(plant)
     return plant
 
 

@@ -50,24 +50,26 @@ class TestCachedPostgres(StorageBackendTests):
             yield other
 
 
-def test_a_cached_postgres_store_and_plain_lists_tell_the_same_story(postgres_home):
-    run_story(lambda: CachedStorage(open_storage(another(postgres_home))), max_examples=6, steps=30)
+@pytest.mark.parametrize("examples", [3, pytest.param(50, marks=pytest.mark.slow)])
+def test_a_cached_postgres_store_and_plain_lists_tell_the_same_story(postgres_home, examples):
+    run_story(lambda: CachedStorage(open_storage(another(postgres_home))), max_examples=examples, steps=30)
 
 
-def test_a_cached_memory_store_and_plain_lists_tell_the_same_story():
-    run_story(lambda: CachedStorage(MemoryStorage()), max_examples=25, steps=35)
+@pytest.mark.parametrize("examples", [15, pytest.param(200, marks=pytest.mark.slow)])
+def test_a_cached_memory_store_and_plain_lists_tell_the_same_story(examples):
+    run_story(lambda: CachedStorage(MemoryStorage()), max_examples=examples, steps=35)
 
 
 def test_a_cache_too_small_for_anything_and_plain_lists_tell_the_same_story():
     run_story(
-        lambda: CachedStorage(MemoryStorage(), max_bytes=5_000, max_entries=20), max_examples=15, steps=30
+        lambda: CachedStorage(MemoryStorage(), max_bytes=5_000, max_entries=20), max_examples=10, steps=30
     )
 
 
 def test_a_cached_sqlite_store_and_plain_lists_tell_the_same_story(tmp_path):
     numbers = itertools.count()
     run_story(
-        lambda: CachedStorage(SQLiteStorage(tmp_path / f"{next(numbers)}.db")), max_examples=18, steps=30
+        lambda: CachedStorage(SQLiteStorage(tmp_path / f"{next(numbers)}.db")), max_examples=10, steps=30
     )
 
 

@@ -74,8 +74,8 @@ def together(where: str | Path, operations: int) -> list[Operation]:
 
 
 async def test_t49_the_history_of_several_processes_has_no_anomaly(url: str) -> None:
-    history = together(url, 1_600)
-    assert len(history) > 1_600
+    history = together(url, 800)
+    assert len(history) > 800
     assert check(history) == []
 
 

@@ -78,7 +78,7 @@ class TestChromaSQLite(VectorTests):
 
 
 def test_vectors_in_chroma_and_plain_lists_tell_the_same_story(client: Any) -> None:
-    run_story(lambda: beside(MemoryStorage(), client, f"t{next(_numbers)}"), max_examples=15, steps=25)
+    run_story(lambda: beside(MemoryStorage(), client, f"t{next(_numbers)}"), max_examples=8, steps=25)
 
 
 class Gate:

@@ -145,7 +145,7 @@ def test_threads_with_a_handle_each_lose_nothing(tmp_path):
     assert asyncio.run(read()) == 40
 
 
-async def counted_by_processes(url, processes=4, times=15):
+async def counted_by_processes(url, processes=3, times=20):
     """Let processes count together; return every number one of them was answered."""
     running = [python("-m", "tests.storage._counter", url, "n", str(times)) for _ in range(processes)]
     seen = []

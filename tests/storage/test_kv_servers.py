@@ -27,12 +27,14 @@ from acms.kv import PostgresKV, RedisKV, open_kv, update_entry
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import KVMemoryTests, sound
 from acms.testing.logs import new, put, said
+from tests.servers.pgbouncer import PgBouncer
+from tests.servers.stores import another
 from tests.storage.test_kv import counted_by_processes, counting
 
 
 @pytest.fixture(scope="module")
 def shared_url(postgres):
-    """A database for all tests that bring a tenant of their own: making the schema takes longer than they do."""
+    """A database for all tests that need no empty one: making the schema takes longer than they do."""
     url = postgres.create_database()
     yield url
     postgres.drop_database(url)
@@ -76,14 +78,23 @@ class TestRedisKV(KVMemoryTests):
             yield other
 
 
+@pytest.fixture(scope="module")
+def pgbouncer_home(postgres_home):
+    """The URL of a database behind a PgBouncer in transaction mode, which keeps connections to it."""
+    with PgBouncer(postgres_home) as pool:
+        yield pool.url
+
+
 @pytest.fixture(params=["postgres", "postgres15", "pgbouncer", "redis"])
 def url(request):
     """The URL of an empty store on a server; PgBouncer gives a connection away after each transaction."""
-    return request.getfixturevalue(f"{request.param}_url")
+    if request.param == "redis":
+        return request.getfixturevalue("redis_url")
+    return another(request.getfixturevalue(f"{request.param}_home"))
 
 
 async def test_processes_on_one_server_lose_nothing(url):
-    assert await counted_by_processes(url, processes=3, times=8) == list(range(1, 25))
+    assert await counted_by_processes(url, processes=2, times=12) == list(range(1, 25))
 
 
 async def test_cancelled_calls_do_not_mix_up_answers(url):
@@ -147,10 +158,13 @@ async def test_a_write_whose_answer_was_lost_may_be_sent_again(url):
 
 def repeating(url, digit):
     """A handle whose writes all have the same revision, as a call has that is sent again."""
-    home = PostgresKV if url.startswith("postgresql") else RedisKV
-    return home(url, entropy=lambda length: digit * length)
+    if not url.startswith("postgresql"):
+        return RedisKV(url, entropy=lambda length: digit * length)
+    place, _, tenant = url.partition("?tenant=")
+    return PostgresKV(place, tenant=tenant, entropy=lambda length: digit * length)
 
 
+@pytest.mark.parametrize("url", ["postgres", "redis"], indirect=True)  # one check of each kind of handle
 def test_a_handle_is_refused_in_a_forked_child(url):
     done = subprocess.run([sys.executable, "-c", _FORK, url], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -241,22 +255,22 @@ async def test_values_and_logs_share_a_database(postgres_url, first):
         assert (await store.get("a")).data == 1
 
 
-async def test_the_calls_of_a_handle_that_is_being_opened_open_it_once(postgres_url):
-    async with PostgresKV(postgres_url) as store:
+async def test_the_calls_of_a_handle_that_is_being_opened_open_it_once(shared_url):
+    async with PostgresKV(shared_url) as store:
         await asyncio.gather(*(store.set(f"k{n}", n) for n in range(20)))
         (backends,) = execute(
-            postgres_url,
+            shared_url,
             "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
             " AND datname = current_database()",
         )[0]
         assert backends <= 1 + 4, "this one, and the pool"
 
 
-async def test_without_a_tenant_the_application_sees_nothing(postgres_url):
-    async with PostgresKV(postgres_url, tenant="acme") as store:
+async def test_without_a_tenant_the_application_sees_nothing(shared_url):
+    async with PostgresKV(shared_url, tenant="acme") as store:
         await store.set("a", 1)
     seen = {}
-    with psycopg.connect(postgres_url) as connection:
+    with psycopg.connect(shared_url) as connection:
         connection.execute("SET ROLE acms_app")
         for tenant in (None, "", "other", "acme"):
             if tenant is not None:
@@ -267,8 +281,8 @@ async def test_without_a_tenant_the_application_sees_nothing(postgres_url):
             connection.execute("INSERT INTO acms.kv VALUES ('other', 'b', '1', NULL, 0, 0, 'r')")
 
 
-async def test_a_handle_leaves_no_setting_on_its_connection(postgres_url):
-    async with PostgresKV(postgres_url, connections=1) as store:
+async def test_a_handle_leaves_no_setting_on_its_connection(shared_url):
+    async with PostgresKV(shared_url, connections=1) as store:
         await store.set("a", 1)
         async with store._db.pool.connection() as connection:
             cursor = await connection.execute(
@@ -277,8 +291,8 @@ async def test_a_handle_leaves_no_setting_on_its_connection(postgres_url):
             assert await cursor.fetchone() == ("", True)
 
 
-async def test_calls_survive_connections_that_were_cut(postgres_url):
-    async with PostgresKV(postgres_url) as store:
+async def test_calls_survive_connections_that_were_cut(shared_url):
+    async with PostgresKV(shared_url) as store:
         await asyncio.gather(*(store.set(f"k{n}", n) for n in range(8)))
         stored = await store.set("a", 1)
         for call in (
@@ -286,22 +300,22 @@ async def test_calls_survive_connections_that_were_cut(postgres_url):
             lambda: store.set("a", 1),
             lambda: update_entry(store, "a", counting),
         ):
-            end_connections(postgres_url)
+            end_connections(shared_url)
             assert (await call()).created_at == stored.created_at
         assert (await store.get("a")).data == 2
 
 
-async def test_a_delete_whose_answer_was_lost_is_not_sent_again(postgres_url):
+async def test_a_delete_whose_answer_was_lost_is_not_sent_again(shared_url):
     """The second one would find nothing, and say that nothing had been there."""
-    async with PostgresKV(postgres_url) as store:
+    async with PostgresKV(shared_url) as store:
         await store.set("a", 1)
-        with psycopg.connect(postgres_url) as other:
+        with psycopg.connect(shared_url) as other:
             other.execute("LOCK TABLE acms.kv")
             call = asyncio.ensure_future(store.delete("a"))
             waiting = (
                 "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
             )
-            while not await asyncio.to_thread(execute, postgres_url, waiting):
+            while not await asyncio.to_thread(execute, shared_url, waiting):
                 await asyncio.sleep(0.005)
             with pytest.raises(StorageUnavailableError, match="not known") as lost:
                 await call
@@ -309,24 +323,24 @@ async def test_a_delete_whose_answer_was_lost_is_not_sent_again(postgres_url):
         assert await store.delete("a") is True
 
 
-async def test_values_share_the_connections_of_a_log_store(postgres_url):
-    async with PostgresStorage(postgres_url, tenant="acme", pool_size=1) as logs:
+async def test_values_share_the_connections_of_a_log_store(shared_url):
+    async with PostgresStorage(shared_url, tenant="acme", pool_size=1) as logs:
         await put(logs, await new(logs, "a"), said("one"))
         store = logs.kv()
         await store.set("a", 1)
         assert store.tenant == "acme"
-        assert backends(postgres_url, 1) == 1
+        assert backends(shared_url, 1) == 1
         await store.aclose()
         assert len(await sound(logs, (await logs.context("a")).id)) == 1
         async with logs.kv() as again:
             await logs.aclose()
             assert (await again.get("a")).data == 1
-    assert backends(postgres_url, 0) == 0
+    assert backends(shared_url, 0) == 0
 
 
-async def test_tenants_behind_one_pooled_connection_stay_apart(pgbouncer_url):
+async def test_tenants_behind_one_pooled_connection_stay_apart(pgbouncer_home):
     tenants = [f"t{n}" for n in range(12)]
-    handles = [PostgresKV(pgbouncer_url, tenant=tenant, connections=2) for tenant in tenants]
+    handles = [PostgresKV(pgbouncer_home, tenant=tenant, connections=2) for tenant in tenants]
 
     async def work(handle):
         for n in range(5):
@@ -376,12 +390,12 @@ async def test_a_server_that_is_not_there_is_a_typed_error_in_time():
             assert "secret" not in str(refused.value)
 
 
-async def test_a_table_that_is_locked_is_a_typed_error_in_time(postgres_url):
-    async with PostgresKV(postgres_url) as patient:
+async def test_a_table_that_is_locked_is_a_typed_error_in_time(shared_url):
+    async with PostgresKV(shared_url) as patient:
         await patient.set("a", 1)
-    async with PostgresKV(postgres_url, timeout_seconds=0.3) as store:
+    async with PostgresKV(shared_url, timeout_seconds=0.3) as store:
         await store.get("a")
-        with psycopg.connect(postgres_url) as other:
+        with psycopg.connect(shared_url) as other:
             other.execute("LOCK TABLE acms.kv")
             with pytest.raises(StorageUnavailableError) as late:
                 await store.get("a")

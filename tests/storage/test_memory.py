@@ -14,7 +14,7 @@ class TestMemory(StorageBackendTests):
 
 
 def test_the_memory_store_and_plain_lists_tell_the_same_story():
-    run_story(MemoryStorage, max_examples=40, steps=40)
+    run_story(MemoryStorage, max_examples=25, steps=40)
 
 
 @pytest.mark.soak

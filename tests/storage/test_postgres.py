@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import psycopg
@@ -21,10 +22,13 @@ from acms.storage.postgres.pool import UnknownOutcomeError
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import StorageBackendTests, run_story, sound
 from acms.testing.logs import fork, new, noted, put, said
+from tests.servers.postgres import Databases
 from tests.servers.stores import another, inside
 
 
 class TestPostgres(StorageBackendTests):
+    crowd = (8, 400)
+
     @pytest.fixture
     async def store(self, tenant_url):
         async with open_storage(tenant_url) as store:
@@ -36,8 +40,17 @@ class TestPostgres(StorageBackendTests):
             yield other
 
 
+@pytest.mark.slow
+class TestPostgresOfManyWriters(TestPostgres):
+    """The same with as many writers as every other store has."""
+
+    crowd = StorageBackendTests.crowd
+
+
 class TestPostgres15(TestPostgres):
     """The oldest server, without pgvector."""
+
+    crowd = (4, 40)
 
     @pytest.fixture
     async def store(self, postgres15_home):
@@ -45,14 +58,23 @@ class TestPostgres15(TestPostgres):
             yield store
 
 
-def test_the_postgres_store_and_plain_lists_tell_the_same_story(postgres_home):
-    run_story(lambda: open_storage(another(postgres_home)), max_examples=7, steps=35)
+@pytest.mark.parametrize("examples", [4, pytest.param(100, marks=pytest.mark.slow)])
+def test_the_postgres_store_and_plain_lists_tell_the_same_story(postgres_home, examples):
+    run_story(lambda: open_storage(another(postgres_home)), max_examples=examples, steps=35)
+
+
+@pytest.fixture(scope="module")
+def shared_url(postgres: Databases) -> Iterator[str]:
+    """A database for the tests that look at, or hold, every row of it."""
+    url = postgres.create_database()
+    yield url
+    postgres.drop_database(url)
 
 
 async def test_a_log_that_is_known_is_read_in_one_round_trip(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with PostgresStorage(postgres_url) as store:
+    async with PostgresStorage(shared_url) as store:
         context = await new(store)
         await put(store, context, said("one"), said("two"))
         child = await fork(store, context, 1)
@@ -81,14 +103,14 @@ async def test_a_log_that_is_known_is_read_in_one_round_trip(
 
 @pytest.mark.parametrize("change", [{"deleted": True}, {"name": "A"}], ids=["delete", "rename"])
 async def test_of_two_writers_of_the_same_settings_at_once_one_is_refused(
-    postgres_url: str, change: dict[str, Any]
+    shared_url: str, change: dict[str, Any]
 ) -> None:
     """Both have read the settings and wait for the row; the one that comes second has changed nothing."""
-    async with PostgresStorage(postgres_url) as one, PostgresStorage(postgres_url) as other:
+    async with PostgresStorage(shared_url) as one, PostgresStorage(shared_url) as other:
         context = await new(one)
         async with (
-            await psycopg.AsyncConnection.connect(postgres_url) as holder,
-            await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as watch,
+            await psycopg.AsyncConnection.connect(shared_url) as holder,
+            await psycopg.AsyncConnection.connect(shared_url, autocommit=True) as watch,
         ):
             await holder.execute("SELECT 1 FROM acms.contexts FOR UPDATE")
             tasks = [asyncio.ensure_future(s.settings(context.id, change, rev=0)) for s in (one, other)]
@@ -105,14 +127,14 @@ async def test_of_two_writers_of_the_same_settings_at_once_one_is_refused(
 
 
 @pytest.mark.parametrize("how", ["erase", "delete"])
-async def test_no_record_stays_behind_an_erasure_it_raced_with(postgres_url: str, how: str) -> None:
+async def test_no_record_stays_behind_an_erasure_it_raced_with(shared_url: str, how: str) -> None:
     """Whichever comes first: what was put goes with it, or is refused."""
-    async with PostgresStorage(postgres_url) as one, PostgresStorage(postgres_url) as other:
+    async with PostgresStorage(shared_url) as one, PostgresStorage(shared_url) as other:
         context = await new(one)
         for n in range(1, 5):
             await put(one, context, said(str(n)))
             await one.put_record(context.id, "a", {}, rev=0)
-            async with await psycopg.AsyncConnection.connect(postgres_url) as holder:
+            async with await psycopg.AsyncConnection.connect(shared_url) as holder:
                 await holder.execute("SELECT 1 FROM acms.contexts FOR UPDATE")
                 gone: Any = (
                     other.blank(context.id, [n], to=State.ERASED, audit={})
@@ -124,7 +146,7 @@ async def test_no_record_stays_behind_an_erasure_it_raced_with(postgres_url: str
                 await asyncio.sleep(0.1)
                 await holder.rollback()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert inside(postgres_url, "SELECT count(*) FROM acms.records") == [(0,)]
+            assert inside(shared_url, "SELECT count(*) FROM acms.records") == [(0,)]
             if how == "delete":
                 await other.settings(context.id, {"deleted": False}, rev=2 * n - 1)
 

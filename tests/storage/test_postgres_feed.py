@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from acms import open_storage
 from acms.errors import ValidationError
 from acms.model import Append, JobDraft, State
 from acms.storage.postgres.ops import Group, Waiting, statement
@@ -29,8 +30,8 @@ async def everything_in(store, after=None, *, limit=1000):
 
 
 @pytest.fixture
-async def store(postgres_url):
-    async with PostgresStorage(postgres_url) as store:
+async def store(tenant_url):
+    async with open_storage(tenant_url) as store:
         yield store
 
 
@@ -58,7 +59,7 @@ async def test_a_feed_shows_what_is_erased_as_blank_and_other_tenants_nothing(st
     await put(store, context, said("secret"))
     await store.blank(context.id, [1], to=State.ERASED, audit={})
     assert [entry.content for entry in (await everything_in(store))[0]] == [""]
-    async with store.for_tenant("other") as other:
+    async with store.for_tenant(f"{store.tenant}-other") as other:
         assert (await everything_in(other))[0] == []
 
 

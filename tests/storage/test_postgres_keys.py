@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,14 @@ SHARED = {"migrations"}
 OF_NOBODY = {"horizon"}
 
 
-@pytest.fixture(params=["postgres_url", "postgres15_url"], ids=["18 with pgvector", "15 without"])
-def migrated(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(scope="module", params=["postgres", "postgres15"], ids=["18 with pgvector", "15 without"])
+def migrated(request: pytest.FixtureRequest) -> Iterator[str]:
     """A database in which every table of ours was made."""
-    url = request.getfixturevalue(request.param)
+    server = request.getfixturevalue(request.param)
+    url = server.create_database()
     asyncio.run(_make(url))
-    return url
+    yield url
+    server.drop_database(url)
 
 
 async def _make(url: str) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from acms import open_storage
 from acms.branches.importers import read_chat
 from acms.ports import StorageBackend
-from acms.storage.postgres.store import PostgresStorage
 from acms.storage.sqlite.store import SQLiteStorage
 from acms.testing import HashEmbedder
 from acms.testing.logs import WHEN, carry
@@ -47,8 +47,8 @@ def talk(seed: int, count: int = 90) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-async def stores(postgres_url: str, tmp_path: Path) -> AsyncIterator[tuple[StorageBackend, StorageBackend]]:
-    async with PostgresStorage(postgres_url) as one, SQLiteStorage(tmp_path / "log.db") as other:
+async def stores(tenant_url: str, tmp_path: Path) -> AsyncIterator[tuple[StorageBackend, StorageBackend]]:
+    async with open_storage(tenant_url) as one, SQLiteStorage(tmp_path / "log.db") as other:
         yield one, other
 
 
@@ -78,11 +78,12 @@ async def test_recall_is_the_same_as_on_sqlite(
     await compare(stores, talks, QUESTIONS, embedder)
 
 
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("embedder", [None, HashEmbedder()], ids=["words", "vectors"])
 async def test_real_conversations_are_recalled_as_on_sqlite(
-    stores: tuple[StorageBackend, StorageBackend], data_dir: Path, embedder: HashEmbedder | None
+    stores: tuple[StorageBackend, StorageBackend], data_dir: Path, embedder: HashEmbedder | None, count: int
 ) -> None:
-    files = sorted((data_dir / "locomo-dev").glob("conv-*.json"))[:2]
+    files = sorted((data_dir / "locomo-dev").glob("conv-*.json"))[:count]
     if not files:
         pytest.skip(f"no LoCoMo conversations in {data_dir}")
     talks: dict[str, Lines] = {file.stem: list(read_chat(file)) for file in files}
@@ -90,16 +91,16 @@ async def test_real_conversations_are_recalled_as_on_sqlite(
     await compare(stores, talks, asked, embedder)
 
 
-async def test_two_processes_on_one_context_recall_as_one(postgres_url: str, tmp_path: Path) -> None:
+async def test_two_processes_on_one_context_recall_as_one(tenant_url: str, tmp_path: Path) -> None:
     """What another process wrote is in the index of this one, and the other way round."""
     lines, embedder = talk(1, 60), HashEmbedder()
     async with SQLiteStorage(tmp_path / "log.db") as alone:
         await tell(alone, "talk", lines, embedder)
         expected = await ask(alone, "talk", QUESTIONS, embedder)
-    async with PostgresStorage(postgres_url) as here:
+    async with open_storage(tenant_url) as here:
         await tell(here, "talk", lines[:30], embedder)
         await ask(here, "talk", QUESTIONS, embedder)  # an index that is short from now on
-        process = python("-m", "tests.storage._recaller", postgres_url, "talk")
+        process = python("-m", "tests.storage._recaller", tenant_url, "talk")
         task = json.dumps({"lines": lines[30:], "questions": QUESTIONS})
         said, _ = await asyncio.to_thread(process.communicate, task)
         assert process.returncode == 0

@@ -38,6 +38,13 @@ async def store(postgres_url: str) -> AsyncIterator[PostgresStorage]:
 
 
 @pytest.fixture
+async def tenant(tenant_url: str) -> AsyncIterator[StorageBackend]:
+    """A store in a database that others share: its words are in one index with theirs."""
+    async with open_storage(tenant_url) as store:
+        yield store
+
+
+@pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every namespace counts as a large one."""
     monkeypatch.setattr(search, "SMALL", 0)
@@ -73,15 +80,15 @@ def texts(count: int) -> list[str]:
 
 
 @pytest.mark.usefixtures("large")
-async def test_the_index_of_words_finds_what_comparing_all_finds(store: PostgresStorage) -> None:
+async def test_the_index_of_words_finds_what_comparing_all_finds(tenant: StorageBackend) -> None:
     reference = MemoryStorage()
     same: dict[str, str] = {}
     for one in texts(240), texts(60):
-        mine, theirs = await new(store), await new(reference)
+        mine, theirs = await new(tenant), await new(reference)
         for start in range(0, len(one), 60):
             drafts = [noted(text) for text in one[start : start + 60]]
             for a, b in zip(
-                (await put(store, mine, *drafts)).ids,
+                (await put(tenant, mine, *drafts)).ids,
                 (await put(reference, theirs, *drafts)).ids,
                 strict=True,
             ):
@@ -94,7 +101,7 @@ async def test_the_index_of_words_finds_what_comparing_all_finds(store: Postgres
         ["the"],
     ):
         query = Search(namespace="default", terms=tuple(words), limit=20)
-        found, expected = await store.search(query), await reference.search(query)
+        found, expected = await tenant.search(query), await reference.search(query)
         every = {same[hit.id]: hit.score for hit in await reference.search(replace(query, limit=1000))}
         assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], abs=5e-3)
         assert all(every[hit.id] == pytest.approx(hit.score, abs=5e-3) for hit in found)
@@ -120,18 +127,18 @@ WRITTEN = [
 
 
 @pytest.mark.usefixtures("large")
-async def test_words_that_a_parser_would_join_or_drop_are_found(store: PostgresStorage) -> None:
+async def test_words_that_a_parser_would_join_or_drop_are_found(tenant: StorageBackend) -> None:
     for number, (written, asked) in enumerate(WRITTEN):
-        context = await new(store, namespace=f"n{number}")
-        receipt = await put(store, context, noted("nothing of the kind"), noted(written))
-        assert await ids(store, Search(namespace=f"n{number}", terms=(asked,))) == [receipt.ids[1]], asked
+        context = await new(tenant, namespace=f"n{number}")
+        receipt = await put(tenant, context, noted("nothing of the kind"), noted(written))
+        assert await ids(tenant, Search(namespace=f"n{number}", terms=(asked,))) == [receipt.ids[1]], asked
 
 
 @pytest.mark.usefixtures("large")
-async def test_t35_no_text_is_read_as_a_query_language(store: PostgresStorage) -> None:
+async def test_t35_no_text_is_read_as_a_query_language(tenant: StorageBackend) -> None:
     """Hostile words, namespaces, spaces and vectors find nothing of others and break nothing."""
-    context = await new(store)
-    await put(store, context, noted("secret & plain | words ! here"))
+    context = await new(tenant)
+    await put(tenant, context, noted("secret & plain | words ! here"))
     for text in [*HOSTILE, "!", "a:*", "a & b", "(", "'a' <-> 'b'", "a | !b"]:
         for query in (
             Search(namespace="default", terms=(text, "nowhere")),
@@ -139,20 +146,20 @@ async def test_t35_no_text_is_read_as_a_query_language(store: PostgresStorage) -
             Search(namespace="default", space=text, vector=(1.0,)),
         ):
             try:
-                assert await store.search(query) == [], text[:40]
+                assert await tenant.search(query) == [], text[:40]
             except ValidationError:
                 continue
     for vector in ((), (0.0,), (float("nan"),), (float("inf"), 1.0), (1e300,), (1.0,) * 20_000):
-        assert await store.search(Search(namespace="default", space=SPACE, vector=vector)) == []
-    assert len(await store.search(Search(namespace="default", terms=("!secret", "&", "|")))) == 1
-    await put(store, context, noted("x" * 1_000_000), noted("𠀀 " * 400_000), noted("a1 " * 300_000))
+        assert await tenant.search(Search(namespace="default", space=SPACE, vector=vector)) == []
+    assert len(await tenant.search(Search(namespace="default", terms=("!secret", "&", "|")))) == 1
+    await put(tenant, context, noted("x" * 1_000_000), noted("𠀀 " * 400_000), noted("a1 " * 300_000))
 
 
 @pytest.mark.usefixtures("large")
-async def test_a_query_of_stop_words_only_is_answered(store: PostgresStorage) -> None:
-    context = await new(store)
-    receipt = await put(store, context, noted("to be or not to be"), noted("nothing"))
-    assert await ids(store, Search(namespace="default", terms=("to", "be"))) == [receipt.ids[0]]
+async def test_a_query_of_stop_words_only_is_answered(tenant: StorageBackend) -> None:
+    context = await new(tenant)
+    receipt = await put(tenant, context, noted("to be or not to be"), noted("nothing"))
+    assert await ids(tenant, Search(namespace="default", terms=("to", "be"))) == [receipt.ids[0]]
 
 
 # ── vectors ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -259,13 +266,13 @@ async def test_vectors_of_half_width_are_compared_by_every_store(
 
 
 @pytest.mark.usefixtures("large")
-async def test_spaces_that_name_no_dimension_are_compared_whole(store: PostgresStorage) -> None:
-    context = await new(store)
-    receipt = await put(store, context, noted("north"), noted("east"), noted("nowhere"))
+async def test_spaces_that_name_no_dimension_are_compared_whole(tenant: StorageBackend) -> None:
+    context = await new(tenant)
+    receipt = await put(tenant, context, noted("north"), noted("east"), noted("nowhere"))
     rows = [Derived(version=n, space="s", data=packed(*at)) for n, at in enumerate([(0, 1), (1, 0.1)], 1)]
-    await store.put_derived(context.id, rows)
+    await tenant.put_derived(context.id, rows)
     query = Search(namespace="default", space="s", vector=(1.0, 0.2), terms=("nowhere",))
-    assert sorted(await ids(store, query)) == sorted(receipt.ids)
+    assert sorted(await ids(tenant, query)) == sorted(receipt.ids)
 
 
 # ── what is gone, and what belongs to others ────────────────────────────────────────────────────────────────────────

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
+import typer.testing
 
 from acms import open_storage
 from acms.ports import StorageBackend
 from tests.support.talk import Storage
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_built_once() -> Iterator[None]:
+    """Let the runner of commands keep what it builds of an application: that takes four times as long as a command."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
+        yield
 
 
 @pytest.fixture

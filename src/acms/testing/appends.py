@@ -37,7 +37,7 @@ from acms.testing.logs import (
 class AppendTests:
     """Appends, keys and many writers; `StorageBackendTests` inherits it."""
 
-    #: Appends and writers of the crowd test.
+    #: Writers and appends of the crowd test; twice as many writers share contexts.
     crowd = (16, 800)
 
     # ── append ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -463,20 +463,23 @@ class AppendTests:
     ) -> None:
         """A context that all create at once is one context, with its first messages once."""
         opening = (said("hello", key="0"), said("how can I help?", key="1"))
+        writers = 2 * self.crowd[0]
+        names = 5 * writers // 8  # fewer than writers, so that some begin with the same one
 
         async def write(writer: int) -> None:
-            for n in range(20):
-                context = await new(store, f"c{(writer + n) % 20}")
+            for n in range(names):
+                context = await new(store, f"c{(writer + n) % names}")
                 await put(store, context, *opening)
                 await put(store, context, said(f"writer {writer}"))
 
-        await asyncio.gather(*[write(writer) for writer in range(32)])
+        await asyncio.gather(*[write(writer) for writer in range(writers)])
         contexts = (await store.contexts(ContextQuery(limit=100))).items
-        assert sorted(context.key or "" for context in contexts) == sorted(f"c{n}" for n in range(20))
+        assert sorted(context.key or "" for context in contexts) == sorted(f"c{n}" for n in range(names))
         for context in contexts:
             entries = await sound(store, context.id)
             assert [entry.content for entry in entries[:2]] == ["hello", "how can I help?"]
-            assert sorted(entry.content for entry in entries[2:]) == sorted(f"writer {n}" for n in range(32))
+            told = sorted(f"writer {n}" for n in range(writers))
+            assert sorted(entry.content for entry in entries[2:]) == told
 
     async def test_t03_of_two_appends_on_the_same_head_one_is_refused(self, store: StorageBackend) -> None:
         """There is no hidden branch: the loser is told, and the log is the winner's."""
