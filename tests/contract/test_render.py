@@ -437,7 +437,6 @@ async def test_an_action_or_attempt_that_there_is_not_is_refused(wrong: dict[str
         ({"sources": "memory://"}, "sources must be a list of sessions and sources"),
         ({"sources": iter([])}, "sources must be a list of sessions and sources"),
     ],
-    ids=str,
 )
 def test_an_engine_says_what_it_cannot_be_made_with(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
