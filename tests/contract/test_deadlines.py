@@ -9,6 +9,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -229,6 +230,22 @@ async def test_what_there_was_no_time_to_choose_from_comes_back_with_return_mini
     assert (reply.error.code, actions(reply)) == ("DEADLINE_EXCEEDED", ["return_minimal"])
     assert ids(await acs.render(request(ms=20_000), action="return_minimal", attempt=2))
     assert len(project.calls) == 1
+
+
+async def test_what_was_found_outlives_a_choice_that_ends_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def late(work: Callable[[], Any], size: int) -> Any:
+        done = work()
+        if "_chosen" in work.__qualname__:
+            await asyncio.sleep(60)
+        return done
+
+    acs = engine(Source("L2", [item("a:1", "We moved the orders.", "orders")]))
+    with monkeypatch.context() as patch:
+        patch.setattr("acms.contract.engine.off_loop", late)
+        reply = await acs.render(request(ms=200))
+    assert reply.error is not None
+    assert actions(reply) == ["return_minimal"]
+    assert ids(await acs.render(request(), action="return_minimal", attempt=2)) == ["a:1"]
 
 
 async def test_long_lists_do_not_hold_the_loop() -> None:

@@ -438,9 +438,10 @@ class Suite(StorageBackendTests):
 
 
 class SuiteOfServer(Suite):
-    """The same on a store that goes by the clock of its server."""
+    """The same on a store that goes by the clock of its server, with enough writers for two to make one name."""
 
     takes_clock = False
+    crowd = (16, 40)
 
 
 def tests() -> Iterator[str]:

@@ -535,7 +535,6 @@ class ACS:
                 unread=tuple(text for answer in pile for text in answer.unread),
             )
             chosen = choose(candidates, terms)
-            pile.let_go()
             let_go(candidates)
             return chosen, ledger(chosen, beyond)
 
@@ -543,9 +542,11 @@ class ACS:
         left = last - asyncio.get_running_loop().time() - LEAVE
         try:
             async with asyncio.timeout(max(0.0, left)):
-                return await off_loop(work, pile.size)
+                chosen = await off_loop(work, pile.size)
         except TimeoutError:
-            return None
+            return None  # however far it came: what was found is there for the next attempt
+        await off_loop(pile.let_go, pile.size)
+        return chosen
 
     # ── saying what happened ────────────────────────────────────────────────────────────────────────────────────────
 
