@@ -86,6 +86,37 @@ def test_what_is_free_goes_back_to_the_system() -> None:
     assert int(done.stdout) > 60, "of 120 MB"
 
 
+MAPPED = """
+import ctypes, sys
+from acms.runtime.garbage import keep_large_blocks_apart
+
+class Mallinfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "free", "small", "mapped", *"abcdef")]
+
+def mapped():
+    look = ctypes.CDLL(None).mallinfo2
+    look.restype = Mallinfo
+    return look().mapped
+
+if sys.argv[1:]:
+    keep_large_blocks_apart()
+block = bytes(1_000_000)
+del block  # from now on glibc would keep blocks of this size on its heap
+before = mapped()
+block = bytes(1_000_000)
+print(mapped() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is mapped is a matter of glibc")
+@pytest.mark.parametrize(("given", "mapped"), [((), 0), (("apart",), 1)], ids=["as it is", "kept apart"])
+def test_large_blocks_are_mapped_on_their_own_after_one_was_freed(
+    given: tuple[str, ...], mapped: int
+) -> None:
+    command = [sys.executable, "-c", MAPPED, *given]
+    assert int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) == mapped
+
+
 async def test_memory_is_given_back_after_a_collection_once_a_minute(
     whole: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

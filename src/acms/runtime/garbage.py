@@ -22,6 +22,10 @@ WHOLE = 600.0
 TRIMMED = 60.0
 """Seconds between two returns of free memory: one takes 30 ms where there are 300 MB."""
 NEVER = 1_000_000_000
+LARGE = 128 * 1024
+"""Bytes from which a block is mapped on its own and unmapped when it is free: glibc's limit when a process starts."""
+M_MMAP_THRESHOLD = -3
+"""The name of that limit in `mallopt(3)`."""
 
 
 @asynccontextmanager
@@ -32,6 +36,7 @@ async def collecting(quiet: Callable[[], bool]) -> AsyncGenerator[None]:
     So what one that was quiet leaves is taken to stay, and the next ones look only at what came since; at all of it
     again after ten minutes, when it is quiet. Young objects are collected as ever. It is for a process of one's own.
     """
+    keep_large_blocks_apart()
     first, second, enough = gc.get_threshold()
     gc.collect()
     gc.freeze()
@@ -64,6 +69,15 @@ async def _collect(quiet: Callable[[], bool], enough: int) -> None:
         if perf_counter() >= trimmed:
             trim()
             trimmed = perf_counter() + TRIMMED
+
+
+def keep_large_blocks_apart() -> None:
+    """Keep glibc from raising the limit from which it maps a block on its own to the largest that was freed.
+
+    After one request of a megabyte blocks of that size lie among small ones, and the holes they leave grow the heap.
+    """
+    with suppress(AttributeError, OSError, TypeError):  # another C library, or another system
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)
 
 
 def trim() -> None:
