@@ -125,11 +125,11 @@ class _Pile:
         except IndexError:
             return {}
 
-    def let_go(self) -> None:
-        """Let the candidates go, a piece at a time, unless others hold them."""
+    async def let_go(self) -> None:
+        """Let the candidates go, a piece at a time and in a thread where they are many, unless others hold them."""
         if self._spare:
             pile = [one for answer in self.take().values() for one in answer.candidates]
-            let_go(pile)
+            await off_loop(partial(let_go, pile), self.size)
 
 
 @traced
@@ -545,7 +545,7 @@ class ACS:
                 chosen = await off_loop(work, pile.size)
         except TimeoutError:
             return None  # however far it came: what was found is there for the next attempt
-        await off_loop(pile.let_go, pile.size)
+        await pile.let_go()
         return chosen
 
     # ── saying what happened ────────────────────────────────────────────────────────────────────────────────────────
