@@ -74,7 +74,7 @@ async def _collect(quiet: Callable[[], bool], enough: int) -> None:
 def keep_large_blocks_apart() -> None:
     """Keep glibc from raising the limit from which it maps a block on its own to the largest that was freed.
 
-    After one request of a megabyte blocks of that size lie among small ones, and the holes they leave grow the heap.
+    Else all up to that size lie among small ones from then on, and the holes they leave grow the heap.
     """
     with suppress(AttributeError, OSError, TypeError):  # another C library, or another system
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)
