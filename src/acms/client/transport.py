@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from acms.errors import (
 from acms.log import validation
 from acms.model import Json
 from acms.nouns import snake
+from acms.runtime.chance import chance
 
 if TYPE_CHECKING:
     import ssl
@@ -122,7 +122,7 @@ class Transport:
         verify: ssl.SSLContext | None,
         carrier: httpx2.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        fraction: Callable[[], float] = random.random,
+        fraction: Callable[[], float] = chance.random,
     ) -> None:
         self.url = _address(base_url)
         self._key = None if api_key is None else _Secret(_clean(api_key))

@@ -12,7 +12,6 @@ others end when they see it, so that the last look comes after the last append.
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -48,6 +47,7 @@ from acms.nouns import instant
 from acms.ports import StorageBackend
 from acms.providers.http import Endpoint
 from acms.results import Webhook
+from acms.runtime.chance import chance
 from acms.storage.outbox import JOB
 
 __all__ = ["Delivery", "ended"]
@@ -87,7 +87,7 @@ class Delivery:
         *,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         elapsed: Callable[[], float] = monotonic,
-        fraction: Callable[[], float] = random.random,
+        fraction: Callable[[], float] = chance.random,
     ) -> None:
         self._clock = clock
         self._elapsed = elapsed

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import random
 from collections.abc import Awaitable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -52,6 +51,7 @@ from acms.privacy.stage import Stage
 from acms.privacy.stage import stage as stage_of
 from acms.providers.tokens import token_counter
 from acms.recall.index_cache import profile_made
+from acms.runtime.chance import chance
 from acms.storage import handles
 from acms.storage.handles import Here
 from acms.text.markers import own_words
@@ -492,7 +492,7 @@ async def _appended(work: _Work, op: Append) -> Receipt | ACMSError:
             return result
         if not result.retryable or attempt >= retry.max_attempts:
             return result
-        await asyncio.sleep(retry.delay(attempt, random.random()))
+        await asyncio.sleep(retry.delay(attempt, chance.random()))
 
 
 async def _check_still(work: _Work, found: Stretch, before: Head) -> None:

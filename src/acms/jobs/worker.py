@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import nullcontext, suppress
@@ -24,6 +23,7 @@ from acms.observability.events import Event, JobFailed, JobFinished
 from acms.observability.logging import log, safe_error, tell
 from acms.observability.operations import operation
 from acms.ports import HasHints, StorageBackend
+from acms.runtime.chance import chance
 from acms.storage import handles
 
 __all__ = ["Handler", "Outcome", "Worker"]
@@ -66,7 +66,7 @@ class Worker:
         concurrency: int = 1,
         on_event: Callable[[Event], Any] | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        fraction: Callable[[], float] = random.random,
+        fraction: Callable[[], float] = chance.random,
     ) -> None:
         self._storage = storage
         self._handlers = handlers

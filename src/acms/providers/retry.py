@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from acms.config import RetryConfig
 from acms.errors import ACMSError, ProviderError
 from acms.observability.logging import log
+from acms.runtime.chance import chance
 
 __all__ = ["with_retry"]
 
@@ -23,7 +23,7 @@ async def with_retry(
     *,
     on_retry: Callable[[int, Exception], None] | None = None,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    fraction: Callable[[], float] = random.random,
+    fraction: Callable[[], float] = chance.random,
 ) -> T:
     """Call until it succeeds, fails for good, or has failed `max_attempts` times; then the last error is raised.
 

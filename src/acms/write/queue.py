@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,6 +53,7 @@ from acms.nouns import episode_id
 from acms.observability.logging import log
 from acms.ports import StorageBackend
 from acms.results import MessageReceipt
+from acms.runtime.chance import chance
 from acms.runtime.loops import PerLoop
 from acms.session_state import SharedSession
 from acms.storage.handles import here, shared
@@ -287,7 +287,7 @@ class WriteQueue:
                     raise
                 self._head = None
                 log(logging.WARNING, "append_retry", context=self.context, code=error.code, attempt=attempt)
-                await asyncio.sleep(retry.delay(attempt, random.random()))
+                await asyncio.sleep(retry.delay(attempt, chance.random()))
 
     async def _check_that_nothing_came_after(self, version: int | None) -> None:
         """Raise `Overtaken` when somebody else has written since something was decided at a version.

@@ -7,7 +7,6 @@ await kv.set("profile", {"name": "Sam"})
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from acms.errors import ConfigurationError, ConflictError, ValidationError
 from acms.log import validation
 from acms.model import Json, KVEntry, KVPage
 from acms.ports import CompareAndSetKV, KVMemory, ListingKV
+from acms.runtime.chance import chance
 from acms.runtime.lazy import lazily
 from acms.storage import urls
 from acms.storage.kv_home import InMemoryKV, KVHome
@@ -114,7 +114,7 @@ async def change_entry(
                 attempt += 1
                 if attempt == ATTEMPTS:
                     raise
-            await asyncio.sleep(random.random() * min(0.05, 0.001 * 2**attempt))
+            await asyncio.sleep(chance.random() * min(0.05, 0.001 * 2**attempt))
 
 
 def _turn(store: KVMemory, key: str) -> asyncio.Lock:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import re
 import select
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -40,6 +39,7 @@ from acms.errors import (
 )
 from acms.model import Durability
 from acms.observability.logging import log
+from acms.runtime.chance import chance
 from acms.runtime.loops import PerLoop
 from acms.storage.urls import without_password
 
@@ -360,7 +360,7 @@ class Pool:
                     self._drop()
                 name, state = type(error).__name__, error.sqlstate or ""
                 log(logging.WARNING, "storage_retry", error=name, sqlstate=state)
-            await asyncio.sleep(min(left, wait * random.uniform(0.5, 1.0)))
+            await asyncio.sleep(min(left, wait * chance.uniform(0.5, 1.0)))
             wait = min(MOST_WAIT, wait * 2)
 
     def _drop(self) -> None:
