@@ -88,7 +88,10 @@ def _signature(value: Any) -> str:
         shown = str(inspect.signature(value))
     except (TypeError, ValueError):
         return ""
-    objects = r"<factory>|<function .*? at 0x[0-9a-f]+>|<built-in (?:function|method) [^>]*>|<\S* object at 0x[^>]*>"
+    objects = (
+        r"<factory>|<function .*? at 0x[0-9a-f]+>|<built-in (?:function|method) [^>]*>|<bound method [^<]*<[^>]*>>"
+        r"|<\S* object at 0x[^>]*>"
+    )
     shown = re.sub(objects, "…", shown)
     return re.sub(r"((?:: |-> ))'([^']*)'", r"\1\2", shown)
 

@@ -55,10 +55,17 @@ class Reader:
         while time.monotonic() < ends:
             told = [one.entry.version for one in list(self.found) if one.entry is not None]
             if told and told[-1] >= upto:
-                self._ends.set()
                 return told
             time.sleep(0.02)
         raise AssertionError(f"only {len(told)} of {upto} were told")
+
+    def end(self) -> None:
+        """End it with one more message: it must not go on asking for a service that is gone."""
+        self._ends.set()
+        with Client(self._url) as client:
+            client.session(self._context).ingest("user", "That is all.")
+        self._thread.join(30)
+        assert not self._thread.is_alive()
 
 
 def killing(path: Path, kills: int) -> None:
@@ -82,6 +89,9 @@ def killing(path: Path, kills: int) -> None:
         began = time.monotonic()
         assert one.stop() == 0
         assert time.monotonic() - began < 5, "streams keep a service from stopping"
+        one.start()
+        for reader in readers:
+            reader.end()
     print(f"{kills} kills, {crowd.acknowledged} messages: each was told once to each reader")
 
 
