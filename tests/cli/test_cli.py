@@ -668,9 +668,13 @@ def test_recall_with_an_embedder(db: str) -> None:
     assert call(*asked, "local")["tier"] != "words"
     assert call(*asked, "auto")["tier"] == "words", "no model is there in tests"
     run(*asked, "http://127.0.0.1:9/v1", code=2)
-    told = run(*asked, "ftp://models.example.org/v1#bge-m3@1024", code=1).stderr
-    assert "error CONFIGURATION: " in told
-    assert "must be an address such as https://" in told
+    for wrong, words in (
+        ("ftp://models.example.org/v1#bge-m3@1024", "URL must be an address such as https://"),
+        ("https://me:secret@models.example.org/v1#bge-m3@1024", "use ACMS_MODEL_KEY"),
+        ("https://models.example.org/v1#new", "name the model as MODEL@DIMENSION"),
+        ("https://models.example.org/v1#new@0", "DIMENSION must be a whole number above 0"),
+    ):
+        assert words in run(*asked, wrong, code=1).stderr
     told = run(*asked, "nonsense", code=2).stderr
     assert "there is no embedder 'nonsense', only http, local, openai" in told
 

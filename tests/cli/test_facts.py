@@ -303,6 +303,8 @@ def test_an_unknown_reflector_and_a_key_on_the_command_line_are_refused() -> Non
     assert "offline" in json.dumps(refused("worker", "--once", "--reflector", "oracle"))
     for command in (("reflect", "plain"), ("worker", "--once")):
         run(*command, "--reflector", "http", "--api-key", "secret", code=2)
+        wrong = refused(*command, "--reflector", "http", "--url", "ftp://models", "--model", "qwen3")
+        assert wrong["message"].startswith("--url must be an address")
 
 
 def test_a_worker_says_which_kinds_it_can_do_when_its_reflector_has_another_name() -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, Literal, ParamSpec, Protocol, cast, runtime_checkable
 from urllib.parse import quote
@@ -423,6 +424,15 @@ async def known(storage: StorageBackend, name: str, namespace: str) -> Context:
     return found
 
 
+_SHELL = {
+    "base_url": "URL",
+    "api_key": "ACMS_MODEL_KEY",
+    "give dimension": "name the model as MODEL@DIMENSION",
+    "dimension must": "DIMENSION must",
+}
+"""What the arguments of a model on a server are called in a shell."""
+
+
 def embedder(choice: str | None = None) -> Embedder | Literal["auto"] | None:
     """Return what finds by meaning: auto, none, the name of an embedder, or URL#MODEL or URL#MODEL@DIMENSION."""
     name = choice or os.environ.get("ACMS_EMBEDDER") or "auto"
@@ -444,7 +454,11 @@ def embedder(choice: str | None = None) -> Embedder | Literal["auto"] | None:
             f"{name!r} is not URL#MODEL, or URL#MODEL@DIMENSION", param_hint="--embedder"
         )
     key = os.environ.get("ACMS_MODEL_KEY") or None
-    return providers.HTTPEmbedder(address, model, api_key=key, dimension=int(size) if size else None)
+    try:
+        return providers.HTTPEmbedder(address, model, api_key=key, dimension=int(size) if size else None)
+    except ConfigurationError as error:
+        said = reduce(lambda text, word: text.replace(word, _SHELL[word]), _SHELL, str(error))
+        raise ConfigurationError(said) from error
 
 
 def over(
@@ -491,7 +505,11 @@ Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help="Nam
 async def reflecting(name: str, *, url: str | None, model: str | None) -> AsyncGenerator[Reflector]:
     """Open a reflector by its name; keys come from the environment, where no list of processes shows them."""
     given = {"base_url": url, "model": model}
-    found = registry.create("reflector", name, **{key: value for key, value in given.items() if value})
+    try:
+        found = registry.create("reflector", name, **{key: value for key, value in given.items() if value})
+    except ConfigurationError as error:
+        error.args = (str(error).replace("base_url", "--url", 1),)
+        raise
     try:
         yield found
     finally:
