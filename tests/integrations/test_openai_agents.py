@@ -253,3 +253,31 @@ async def test_images_of_the_current_turn_are_sent_and_a_budget_without_room_is_
     with pytest.raises(FitError):
         await agent.turn("Hello.")
     await agent.session.close()
+
+
+async def test_the_reasoning_of_the_current_turn_is_sent_whatever_is_left_of_the_budget() -> None:
+    """A request that is nearly full makes room for it; one that has no room at all goes without."""
+    before: list[Any] = []
+    for n in range(30):
+        before.append(
+            {"role": "user", "content": f"Note {n}: the lamp of room {n} is {'very ' * (n % 7)}dim."}
+        )
+        before.append({"role": "assistant", "content": f"Noted, room {n}."})
+    reasoning = {"id": "rs_" + 30 * "a1b2", "summary": [], "type": "reasoning"}
+    call = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "disk", "arguments": "{}"}
+    turn = [
+        {"role": "user", "content": "How full is the disk?"},
+        reasoning,
+        call,
+        {"type": "function_call_output", "call_id": "c1", "output": "90 %"},
+    ]
+    for budget in [150, *range(400, 460, 7)]:
+        session = ACMSSession("s", open_storage("memory://"))
+        await session.add_items([*before, *turn])
+        data: Any = SimpleNamespace(
+            model_data=ModelInputData([*before, *turn], None), agent=SimpleNamespace(tools=[])
+        )
+        shown = (await session.within(budget)(data)).input
+        without = [turn[0], {name: value for name, value in call.items() if name != "id"}, turn[3]]
+        assert shown[-len(turn) :] == turn if budget > 150 else shown[-3:] == without
+        await session.close()

@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
 from acms.config import ACMSConfig
-from acms.errors import MissingExtraError
+from acms.errors import FitError, MissingExtraError
 from acms.integrations.model_input import raw_of, says, scope_of, storable
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.ports import Embedder, StorageBackend, TokenCounter
@@ -126,15 +127,26 @@ class ACMSSession:
             prompt = prompt.recall(self.memory, said[-1], scope=scope_of(self.memory))
         if pending := _pending(given, await self.memory.entries(1)):
             prompt = prompt.add([_message(item) for item in pending])
+        shown, more = self._with_turn(*await self._rendered(prompt, written, budget), given)
+        if 0 < more < budget:
+            with suppress(FitError):
+                fewer, spare = await self._rendered(prompt, written, budget - more)
+                shown, _ = self._with_turn(fewer, spare + more, given)
+        return ModelInputData(shown, instructions)
+
+    async def _rendered(self, prompt: Prompt, written: int, budget: int) -> tuple[list[Any], int]:
+        """Return the items of a request behind its instructions, and the tokens that are left."""
         rendered = await prompt.render(budget)
         messages = rendered.messages[written:]
         newest = 2 * sum(len(one.sources) for one in messages)  # reasoning in between is perhaps not shown
         shown = _restored(rendered.payload["input"][written:], messages, await self.memory.entries(newest))
-        shown = self._with_turn(shown, given, budget - rendered.tokens.upper_bound)
-        return ModelInputData(shown, instructions)
+        return shown, budget - rendered.tokens.upper_bound
 
-    def _with_turn(self, shown: list[Any], given: Sequence[Any], spare: int) -> list[Any]:
-        """Send the current turn as it is, with what ACMS does not understand, if all of it is shown and fits."""
+    def _with_turn(self, shown: list[Any], spare: int, given: Sequence[Any]) -> tuple[list[Any], int]:
+        """Send the current turn as it is, with what ACMS does not understand, if all of it is shown and fits.
+
+        If it does not, the tokens that it needs beside what is shown are returned too, else 0.
+        """
         turn = given[max((at for at, item in enumerate(given) if item.get("role") == "user"), default=0) :]
         said = sorted(_what(item) for item in turn if _says(item))
         place, left = len(shown), len(said)
@@ -143,9 +155,9 @@ class ACMSSession:
             left -= _says(shown[place])
         rest = shown[place:]
         if sorted(_what(item) for item in rest if _says(item)) != said:
-            return shown
+            return shown, 0
         more = sum(map(self._cost, turn)) - sum(map(self._cost, rest))
-        return [*shown[:place], *turn] if more <= spare else shown
+        return ([*shown[:place], *turn], 0) if more <= spare else (shown, more)
 
     def _cost(self, item: Mapping[str, Any]) -> int:
         """Return what an item costs at most that is sent as it is."""
