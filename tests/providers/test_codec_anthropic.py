@@ -319,6 +319,16 @@ def test_a_turn_that_the_provider_paused_goes_back_as_it_is() -> None:
     ]
 
 
+def test_an_open_call_of_the_providers_own_tools_is_left_out_where_the_answer_went_on() -> None:
+    prefilled = AnthropicMessages("claude-sonnet-4-5")
+    answer = says("assistant", "I search.", raw(SEARCH), "It is")
+    payload = prefilled.render([says("user", "q"), answer])
+    assert payload["messages"][1]["content"] == [
+        {"type": "text", "text": word} for word in ("I search.", "It is")
+    ]
+    assert len(prefilled.notes([says("user", "q"), answer])) == 1
+
+
 def test_a_call_of_the_providers_own_tools_is_left_out_without_its_result_and_the_reverse() -> None:
     messages = [
         says("user", "q"),

@@ -24,7 +24,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from typing import Any
 
 Json = Any
@@ -384,7 +384,7 @@ def anthropic(payload: Json, *, prefill: bool = False, system: bool = False) -> 
             return _breakpoints(payload)
         _must(prefill, "[E] This model does not support assistant message prefill")
         kinds = {block["type"] for block in last["content"]}
-        _must(kinds <= {"text", "compaction"}, "[E] a final answer has no thinking")
+        _must(kinds.isdisjoint(_THOUGHTS), "[E] a final answer has no thinking")
         text = final["text"]
         # [E] "messages: final assistant content cannot end with trailing whitespace"
         _must(text == text.rstrip(), "[E] a final answer does not end in white space")
@@ -402,6 +402,9 @@ def _served(messages: Json) -> None:
                 open_.discard(block["tool_use_id"])
         spoken = any(block["type"] != "tool_result" for block in message["content"])
         _must(not (open_ and spoken and message["role"] != "assistant" and at), "[E] a call has its result")
+    behind = dropwhile(lambda block: block.get("id") not in open_, messages[-1]["content"])
+    aside = {*_SERVED, "tool_use", "tool_result"}
+    _must(all(block["type"] in aside for block in behind), "[E] nothing is said behind an open call")
 
 
 def _compactions(messages: Json) -> None:

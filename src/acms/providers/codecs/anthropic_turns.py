@@ -316,25 +316,24 @@ class Arranging:
     def _serve(self) -> None:
         """Leave out what the provider refuses of its own tools: calls without their result, results without their call.
 
-        A call may be open where the model is to go on with it: nobody but the model and its tools spoke since.
+        A call may be open at the end, where the model goes on with it: behind it is nothing but its other tools.
         """
-        spoken = max(
-            [at for at, turn in enumerate(self._turns) if turn.role is not Role.ASSISTANT], default=0
-        )
-        called: dict[str, SentPart] = {}
+        called: set[str] = set()
         unpaired: list[SentPart] = []
         answered: set[str] = set()
-        for turn in self._turns:
-            for sent in turn.shown:
+        for sent in [one for turn in self._turns for one in turn.shown]:
+            id_, result = anthropic_blocks.served(sent.part) or ("", False)
+            if result and id_ not in called:
+                unpaired.append(sent)
+            (answered if result else called).add(id_)
+        last = True
+        for turn in reversed(self._turns):
+            last = last and turn.role is Role.ASSISTANT
+            for sent in reversed(turn.shown):
                 id_, result = anthropic_blocks.served(sent.part) or ("", False)
-                if result and id_ not in called:
+                last = last and bool(id_)
+                if id_ and not result and not last and id_ not in answered:
                     unpaired.append(sent)
-                elif result:
-                    answered.add(id_)
-                elif id_:
-                    called[id_] = sent
-        for turn in self._turns[:spoken]:
-            unpaired += [one for id_, one in called.items() if id_ not in answered and one in turn.shown]
         if unpaired:
             self._notes[UNPAIRED] = None
             for turn in self._turns:
