@@ -138,11 +138,10 @@ def test_the_latest_is_always_in_and_flagged_when_it_was_cut(made: Made) -> None
     if made.latest and made.candidates:
         for one in made.candidates[-1].unit.entries:
             assert one.id in shown
-    latest = {one.id for one in made.candidates[-1].unit.entries} if made.candidates else set()
-    cut = [choice.candidate.unit for choice in made.choices if choice.rule == "excerpt"]
-    excerpts = {one.id for unit in cut for one in unit.entries}
+    shortened = [choice.candidate.unit for choice in made.choices if choice.rule in ("cut", "excerpt")]
+    cut = {one.id for unit in shortened for one in unit.entries}
     for item in made.items:
-        assert not item.truncated or item.id in latest | excerpts
+        assert not item.truncated or item.id in cut
 
 
 @given(plans())
