@@ -34,6 +34,7 @@ from acms import (
 )
 from acms.compaction import job as room
 from acms.compose import handlers
+from acms.jobs import requests
 from acms.jobs.requests import compaction_kind
 from acms.jobs.worker import Worker
 from acms.model import Append, JobQuery
@@ -290,6 +291,23 @@ async def test_other_settings_than_those_of_what_is_under_way_are_refused(sessio
     with pytest.raises(ConflictError, match=f"job {job.id}") as refused:
         await session.compact(preserve_recent_count=2, summary_tokens=40)
     assert refused.value.retryable
+
+
+async def test_what_was_cancelled_and_made_due_again_is_what_is_under_way(
+    session: ACMS, storage: Storage
+) -> None:
+    """Not the newer one, which was cancelled in between."""
+    await talked(session, 30)
+    first = await session.compact(preserve_recent_count=2)
+    await requests.cancel(storage, first.id)
+    second = await session.compact(preserve_recent_count=2)
+    assert second.id != first.id
+    await requests.cancel(storage, second.id)
+    await requests.retry(storage, first.id)
+    async with asyncio.timeout(5):
+        assert (await session.compact(preserve_recent_count=2)).id == first.id
+        with pytest.raises(ConflictError, match=f"job {first.id}"):
+            await session.compact(preserve_recent_count=2, summary_tokens=40)
 
 
 # ── undo, expand, levels ────────────────────────────────────────────────────────────────────────────────────────────

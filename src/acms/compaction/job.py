@@ -105,25 +105,22 @@ async def request(shared: SharedSession, context: str, overrides: Mapping[str, J
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
             raise result
-        page = await storage.jobs(JobQuery(context=context, limit=500))
-        found = [one for one in page.items if one.dedupe == draft.dedupe]
-        if not found:
+        found = await requests.latest(storage, context, draft.dedupe)
+        if found is None:
             continue
         shared.work()
-        other = not requests.suits(found[0], mode)
-        if other and found[0].state is JobState.READY:
-            mode = requests.privacy_of(found[0], mode, mode)
-            await requests.withdraw(storage, found[0], requests.WITHDRAWN)
-        elif other and (
-            found[0].state in ENDED or shared.config.worker.enabled
-        ):  # then it is asked for again
-            while (await current(storage, found[0].id)).state is JobState.RUNNING:
+        other = not requests.suits(found, mode)
+        if other and found.state is JobState.READY:
+            mode = requests.privacy_of(found, mode, mode)
+            await requests.withdraw(storage, found, requests.WITHDRAWN)
+        elif other and (found.state in ENDED or shared.config.worker.enabled):  # then it is asked for again
+            while (await current(storage, found.id)).state is JobState.RUNNING:
                 await asyncio.sleep(POLL)
-        elif all(requests.setting(found[0], name) == value for name, value in given.items()):
-            return found[0]
-        elif found[0].state not in ENDED:  # else it has ended since: there is room for another
+        elif all(requests.setting(found, name) == value for name, value in given.items()):
+            return found
+        elif found.state not in ENDED:  # else it has ended since: there is room for another
             raise ConflictError(
-                f"a compaction with other settings is under way: job {found[0].id}",
+                f"a compaction with other settings is under way: job {found.id}",
                 options=("ask again when it has ended", "leave the settings out: its job is returned"),
             )
 

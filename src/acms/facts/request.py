@@ -96,7 +96,7 @@ async def request(shared: SharedSession, context: str) -> Job:
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
             raise result
-        found = await _newest(storage, context, UNFINISHED) or await _newest(storage, context)
+        found = await requests.latest(storage, context, requests.reflection_name(context))
         if found is None:
             continue
         shared.work()
@@ -125,7 +125,7 @@ async def catch_up(shared: SharedSession, context: str) -> None:
 async def _take_over(shared: SharedSession, context: str) -> None:
     storage = shared.storage
     # Of a job that was withdrawn and asked for again the newer one is found; alone it says that nobody came to that.
-    found = await _newest(storage, context, UNFINISHED) or await _newest(storage, context)
+    found = await requests.latest(storage, context, requests.reflection_name(context))
     if found is None:
         return
     kind = requests.reflection_kind(shared.reflector)
@@ -156,8 +156,8 @@ async def finished(shared: SharedSession, context: str) -> None:
         log(logging.WARNING, "reflection_unknown", context=context, code=error.code)
 
 
-async def _newest(storage: StorageBackend, context: str, states: Sequence[JobState] = ()) -> Job | None:
-    """Return the newest reflection of a log, of those in some states or of all."""
+async def _newest(storage: StorageBackend, context: str, states: Sequence[JobState]) -> Job | None:
+    """Return the newest reflection of a log of those in some states."""
     name = requests.reflection_name(context)
     page = await storage.jobs(JobQuery(context=context, states=tuple(states), limit=500))
     return next((job for job in page.items if job.dedupe == name), None)

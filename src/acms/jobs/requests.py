@@ -12,7 +12,20 @@ from typing import NamedTuple
 
 from acms.errors import ConflictError, LeaseLostError, NotFoundError
 from acms.log.policy import RETENTION, CompactionPolicy
-from acms.model import WEBHOOK, Append, Failed, Job, JobDraft, JobQuery, JobState, Json, Lease, Privacy, Retry
+from acms.model import (
+    UNFINISHED,
+    WEBHOOK,
+    Append,
+    Failed,
+    Job,
+    JobDraft,
+    JobQuery,
+    JobState,
+    Json,
+    Lease,
+    Privacy,
+    Retry,
+)
 from acms.ports import StorageBackend, Summarizer
 from acms.privacy.modes import stricter
 
@@ -116,6 +129,18 @@ async def job(storage: StorageBackend, id: str) -> Job:
     if not found:
         raise NotFoundError(f"no job has the id {id!r}", options=("acms jobs lists them",))
     return found[0]
+
+
+async def latest(storage: StorageBackend, context: str, name: str) -> Job | None:
+    """Return the job of a name that is still to be done, else the one that ended last; None without one.
+
+    That is not always the newest: an older one that was cancelled may have been made due again by hand.
+    """
+    for states in (UNFINISHED, ()):
+        page = await storage.jobs(JobQuery(context=context, states=states, limit=500))
+        if found := [one for one in page.items if one.dedupe == name]:
+            return max(found, key=lambda one: one.updated_at)
+    return None
 
 
 async def retry(storage: StorageBackend, id: str, *, now: datetime | None = None) -> Job:
