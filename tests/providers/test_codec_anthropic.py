@@ -329,6 +329,11 @@ def test_an_open_call_of_the_providers_own_tools_is_left_out_where_the_answer_we
     assert len(prefilled.notes([says("user", "q"), answer])) == 1
 
 
+def test_a_result_before_its_call_is_no_result_of_it() -> None:
+    messages = [says("user", "q"), says("assistant", raw(FOUND), raw(SEARCH), "Well."), says("user", "n")]
+    assert [kind for _, kinds in contents(NEW.render(messages)) for kind in kinds] == ["q", "Well.", "n"]
+
+
 def test_a_call_of_the_providers_own_tools_is_left_out_without_its_result_and_the_reverse() -> None:
     messages = [
         says("user", "q"),

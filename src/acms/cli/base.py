@@ -11,7 +11,6 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, Literal, ParamSpec, Protocol, cast, runtime_checkable
 from urllib.parse import quote
@@ -425,12 +424,24 @@ async def known(storage: StorageBackend, name: str, namespace: str) -> Context:
 
 
 _SHELL = {
-    "base_url": "URL",
     "api_key": "ACMS_MODEL_KEY",
     "give dimension": "name the model as MODEL@DIMENSION",
     "dimension must": "DIMENSION must",
+    "dimension=…": "MODEL@DIMENSION",
 }
-"""What the arguments of a model on a server are called in a shell."""
+"""What the arguments of a model on a server are called in a shell, besides its address."""
+
+
+@contextmanager
+def _in_shell_words(address: str) -> Generator[None]:
+    """Say what is wrong with a model on a server as a shell knows it; `address` is what its address is called."""
+    try:
+        yield
+    except ConfigurationError as error:
+        for word, known in {"base_url": address, **_SHELL}.items():
+            error.args = (str(error).replace(word, known),)
+            error.options = tuple([option.replace(word, known) for option in error.options])
+        raise
 
 
 def embedder(choice: str | None = None) -> Embedder | Literal["auto"] | None:
@@ -454,11 +465,8 @@ def embedder(choice: str | None = None) -> Embedder | Literal["auto"] | None:
             f"{name!r} is not URL#MODEL, or URL#MODEL@DIMENSION", param_hint="--embedder"
         )
     key = os.environ.get("ACMS_MODEL_KEY") or None
-    try:
+    with _in_shell_words("URL"):
         return providers.HTTPEmbedder(address, model, api_key=key, dimension=int(size) if size else None)
-    except ConfigurationError as error:
-        said = reduce(lambda text, word: text.replace(word, _SHELL[word]), _SHELL, str(error))
-        raise ConfigurationError(said) from error
 
 
 def over(
@@ -505,11 +513,8 @@ Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help="Nam
 async def reflecting(name: str, *, url: str | None, model: str | None) -> AsyncGenerator[Reflector]:
     """Open a reflector by its name; keys come from the environment, where no list of processes shows them."""
     given = {"base_url": url, "model": model}
-    try:
+    with _in_shell_words("--url"):
         found = registry.create("reflector", name, **{key: value for key, value in given.items() if value})
-    except ConfigurationError as error:
-        error.args = (str(error).replace("base_url", "--url", 1),)
-        raise
     try:
         yield found
     finally:

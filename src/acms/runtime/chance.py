@@ -1,4 +1,4 @@
-"""Chance: where ACMS draws waits and ids from."""
+"""Chance: where ACMS draws the lengths of its waits from."""
 
 from __future__ import annotations
 

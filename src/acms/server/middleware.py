@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Mapping
+from secrets import token_hex
 from time import perf_counter
 from typing import Any
 from urllib.parse import unquote
@@ -25,7 +26,6 @@ from acms.errors import (
 )
 from acms.observability.logging import correlation_id, log, logger, safe_error
 from acms.observability.tracing import request_span
-from acms.runtime.chance import chance
 from acms.server import wire
 from acms.server.operation import Operation
 from acms.server.service import Service
@@ -59,7 +59,7 @@ class Exchange:
         #: Header fields of the request by lower-case name; of several the last one.
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         given = self.headers.get("x-request-id", "")
-        self.request_id = given if _ID.fullmatch(given) else f"req_{chance.getrandbits(80):020x}"
+        self.request_id = given if _ID.fullmatch(given) else f"req_{token_hex(10)}"
         #: Header fields of the answer unless it says otherwise.
         self.fields = {**_FIELDS, b"x-request-id": self.request_id.encode("latin-1")}
         self.operation: Operation | None = None

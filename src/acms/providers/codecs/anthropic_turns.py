@@ -322,17 +322,22 @@ class Arranging:
         unpaired: list[SentPart] = []
         answered: set[str] = set()
         for sent in [one for turn in self._turns for one in turn.shown]:
-            id_, result = anthropic_blocks.served(sent.part) or ("", False)
-            if result and id_ not in called:
+            if (found := anthropic_blocks.served(sent.part)) is None:
+                continue
+            id_, result = found
+            if not result:
+                called.add(id_)
+            elif id_ in called:
+                answered.add(id_)
+            else:
                 unpaired.append(sent)
-            (answered if result else called).add(id_)
         last = True
         for turn in reversed(self._turns):
             last = last and turn.role is Role.ASSISTANT
             for sent in reversed(turn.shown):
-                id_, result = anthropic_blocks.served(sent.part) or ("", False)
-                last = last and bool(id_)
-                if id_ and not result and not last and id_ not in answered:
+                found = anthropic_blocks.served(sent.part)
+                last = last and found is not None
+                if found is not None and found[0] in called - answered and not last:
                     unpaired.append(sent)
         if unpaired:
             self._notes[UNPAIRED] = None
