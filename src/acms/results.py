@@ -133,8 +133,6 @@ class ContextItem:
     why: str = ""
     #: What was taken out of it before it was shown; None when nothing was.
     redaction: Redaction | None = None
-    #: Version of the later statement on the same subject that it is shown with, as the end of its content says.
-    later: int | None = None
     #: How far it is believed: where it came from, or of a fact and a summary the least believed of what they were made
     #: from; `external` where nobody noted it.
     trust: Origin = Origin.EXTERNAL

@@ -602,7 +602,7 @@ def _load() -> None:
 @once
 def _load_memory() -> None:
     """Load what a first recall needs."""
-    for name in ("confidence", "candidates", "later", "index_cache"):
+    for name in ("confidence", "candidates", "companions", "index_cache"):
         import_module(f"acms.recall.{name}")
 
 

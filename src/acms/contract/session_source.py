@@ -75,27 +75,20 @@ class Recalled(NamedTuple):
 
 
 def _divided(found: ContextItems, others: ContextItems, room: int) -> Recalled:
-    """Divide what was recalled into answers that have a room of their own and what fills the rest.
-
-    Of the rest nothing stays that a later statement which is not among the answers would have to be shown with.
-    """
+    """Divide what was recalled into answers that have a room of their own and what fills the rest."""
     over = found.tokens - room
     answers = {item.id for item in found}
     worth = {item.version: item.score for item in found}
-    for item in sorted(found, key=lambda item: -item.version):
-        if item.later in worth:  # worth no more than what it must be shown with: it goes first
-            worth[item.version] = min(item.score, worth[item.later])
     for item in sorted(found, key=lambda item: (worth[item.version], item.version)):
         if over <= 0 or len(answers) == 1:
             break
         answers.remove(item.id)
         over -= item.token_count
-    versions = {None, *(item.version for item in found if item.id in answers)}
     return Recalled(
         found.context,
         found.version,
         tuple(item for item in found if item.id in answers),
-        tuple(item for item in (*found, *others) if item.id not in answers and item.later in versions),
+        tuple(item for item in (*found, *others) if item.id not in answers),
     )
 
 

@@ -21,7 +21,7 @@ _ADVICE = {
     "omit": "a larger budget, or a lower priority number of its section",
     "pieces": "a larger share for the recall",
     "ceiling": "a higher ceiling of its section",
-    "later": "a budget that holds what was said later on the subject too, or a version before that",
+    "cutoff": "a question that asks for it more directly, or a recall without relevant_only",
     "trimmed": "includeSuperseded, or a version before what replaced it",
     "superseded": "includeSuperseded, or a version before what replaced it",
     "stale": "includeSuperseded, or a version before what replaced it",

@@ -38,7 +38,7 @@ from acms.recall.planner import (
     share,
     suffix,
 )
-from acms.recall.request import EVIDENT, Ranked, Reader, Recall
+from acms.recall.request import Ranked, Reader, Recall
 from acms.results import ContextItem, ContextItems, joined
 from acms.runtime.threads import EACH, off_loop
 from acms.text import chat_messages
@@ -91,7 +91,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
     """
     from acms.recall.candidates import Terms, facts, offer, together
     from acms.recall.pipeline import Beside, beside
-    from acms.recall.rank import CANDIDATES
+    from acms.recall.ranking import CANDIDATES
 
     frame = chat_messages.ChatFrame(reader.counter)
     while True:
@@ -106,13 +106,14 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         fits = gathered.whole and cost + chat_messages.PRIMER <= asked.budget
         if not fits or (asked.profile and await reader.indexes.profiles.find(asked.profile) is not None):
             size = CANDIDATES + len(rest)
-            found = await ranked(reader, context, gathered.version, asked.query, size, asked.markers)
+            found = await ranked(
+                reader, context, gathered.version, asked.query, size, asked.markers, asked.weights
+            )
             known = await beside(reader, found, asked)
             if fits:  # everything else is there as it was said
                 known = replace(known, known=[one for one in known.known if one.context != context])
             terms = Terms(
-                weights=asked.weights,
-                min_relevance=EVIDENT,
+                answers_only=True,
                 shown=led,
                 episode=False,
                 stale=found.stale,
@@ -120,7 +121,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
                 labels=found.labels(asked.moment),
             )
             offered = await off_loop(partial(offer, found.field, found.ranking, terms, reader.frame), size)
-            learned = facts(known.known, terms, reader.frame, {context: offered})
+            learned = facts(known.known, terms, reader.frame)
             past = found, together([learned, offered])
         moment = asked.moment or gathered.newest
         told = await labels(reader.indexes, context, gathered.version, moment)
@@ -165,13 +166,12 @@ def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Fr
     """Choose and write a prompt within the budget."""
     limit = asked.budget
     if material.past is not None:
-        from acms.recall.rerank import Reranked, reranked, successions
+        from acms.recall.rerank import Reranked, reranked
 
         past, offered = material.past
         if asked.rerank:
             warnings = list(past.warnings)
-            heirs = successions([past.ranking])
-            question = Reranked(query=asked.query, most=asked.rerank, successions=heirs)
+            question = Reranked(query=asked.query, most=asked.rerank)
             offered = yield from reranked(offered, question, warnings)
             past = replace(past, warnings=tuple(warnings))
         material = replace(material, past=(past, offered))

@@ -299,22 +299,21 @@ def pieces(kept: Block, told: Mapping[str, Quotable]) -> tuple[Piece, ...]:
 def answers(items: Sequence[ContextItem], least: int, cutoff: float) -> list[ContextItem]:
     """Return the items worth their tokens: the best until they take `least`, then those not far below the best.
 
-    Answers of one tool call are one; what has a later statement on its subject is not shown without that one. In their
-    order.
+    Answers of one tool call are one. In their order.
     """
     groups: dict[str, list[ContextItem]] = {}
     for item in items:
         groups.setdefault(item.group or item.id, []).append(item)
     ordered = sorted(groups.values(), key=lambda group: -max(item.score for item in group))
+    best = max((item.relevance for item in items), default=0.0)
     chosen: set[str] = set()
     taken = 0
     for group in ordered:
-        if taken >= least and max(item.relevance for item in group) < cutoff:
+        if taken >= least and max(item.relevance for item in group) < cutoff * best:
             continue
         chosen.update(item.id for item in group)
         taken += sum(item.token_count for item in group)
-    left_out = {item.version for item in items if item.id not in chosen}
-    return [item for item in items if item.id in chosen and item.later not in left_out]
+    return [item for item in items if item.id in chosen]
 
 
 def visible(units: Sequence[Atom], blocks: Sequence[Block], told: Mapping[str, Quotable]) -> dict[str, str]:

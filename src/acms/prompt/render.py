@@ -46,7 +46,6 @@ from acms.prompt.resolve import Request, Resolved, Resolver, allowed, laid_out, 
 from acms.prompt.staying import TRIES, Pair, Staying, pair, set_apart
 from acms.prompt.steps import Log, Readable, Recalling, Shrinking, Step, at, replaced
 from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage, Use
-from acms.recall.request import EVIDENT
 from acms.results import ContextItems, Ledger
 
 __all__ = ["Rendered", "Report", "Request"]
@@ -468,8 +467,6 @@ class _Render:
         """Ask the past; a message of the user that is the query itself is no answer, nor is what stands beside one."""
         options = dict(step.options)
         exclude = {*options.pop("exclude"), *seen}
-        if not beside:
-            options["min_relevance"] = max(options.get("min_relevance", 0.0), EVIDENT)
         while True:
             items: ContextItems = await step.session.recall(
                 step.query, token_budget=tokens, exclude=exclude, relevant_only=True, **options
@@ -484,7 +481,7 @@ class _Render:
         other = {
             item.id
             for item in items
-            if item.truncated or item.later or item.source is Source.FACT or label_of(item.content)
+            if item.truncated or item.source is Source.FACT or label_of(item.content)
         }
         if other:
             rows = [row for row in await step.session.storage.get(sorted(other)) if row is not None]

@@ -6,9 +6,8 @@ Pure functions of a ranking, so a plan can be made again, and a past version is 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from dataclasses import field as given
-from datetime import date
 from functools import partial
 from itertools import repeat
 
@@ -21,18 +20,12 @@ from acms.model import Kind, Role, Source
 from acms.ports import Frame
 from acms.recall.corpus import Field
 from acms.recall.fact_candidates import Known
-from acms.recall.index import DAY, Ints, Snapshot
+from acms.recall.index import Ints
 from acms.recall.planner import Candidate, Choice, candidate, telling, version_in
-from acms.recall.rank import ABOVE, Ranking, alike, raise_score
-from acms.recall.request import EVIDENT
+from acms.recall.ranking import Ranking
 from acms.results import Verdict
-from acms.text.markers import boost
 
-EPOCH = 719_163
-"""Days before 1970 in the calendar of dates."""
 FILTERED = "it is not what `where` asks for"
-SEEN = ("excluded", "current_episode", "filter")
-"""Why a later statement is not offered although there is one: its reader has it, or wants to go without."""
 NEWEST = 4096
 """Entries of the current episode that are looked at, beside the marked ones."""
 
@@ -59,8 +52,9 @@ class Offer:
 class Terms:
     """On which terms candidates are taken."""
 
-    weights: Mapping[str, float]
     min_relevance: float = 0.0
+    #: Whether only what is above the cutoff is a candidate.
+    answers_only: bool = False
     exclude: Collection[str] = ()
     include_current: bool = True
     #: Whether the current episode is offered apart; otherwise all of it competes by relevance.
@@ -137,8 +131,7 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
     past = _Past(field, ranking, terms, frame, rejected, taken, offered, episode)
     past.take()
     taken_in = [_warned(one, terms.labels) for one in past.in_order()]
-    found = Offer(past=taken_in, current=current, rejected=rejected, trims=past.trims, days=field.days)
-    return _linked(found, field, ranking, terms) if ranking.later else found
+    return Offer(past=taken_in, current=current, rejected=rejected, trims=past.trims, days=field.days)
 
 
 class _Past:
@@ -162,8 +155,6 @@ class _Past:
         #: Only what is offered can stand for what says the same, and only when it carries the same markers.
         self._offered = offered
         self._stands: dict[int, int] = {}
-        #: What links to one of two that say the same needs that one.
-        self._heirs = ranking.heirs
         self._old: Mapping[int, Demotion] = {}
         self.trims: dict[str, Demotion] = {}
 
@@ -175,7 +166,7 @@ class _Past:
         """Go through everything that is ranked."""
         field, ranking, terms = self._field, self._ranking, self._terms
         documents = field.documents(ranking.places)
-        families = alike(field, ranking)
+        families = _group_copies(field, ranking)
         if terms.stale or terms.profile:
             self._old = _old(field, documents, families, terms)
         usual = terms.include_current and not (terms.exclude or self._old) and ranking.allowed is None
@@ -184,13 +175,14 @@ class _Past:
             documents.tolist(),
             ranking.places.tolist(),
             groups,
-            _lone(field, ranking, documents, terms, self._frame),
+            _lone(field, ranking, documents, self._frame),
             families,
             strict=True,
         )
         for document, place, group, one, family in ranked:
             version = document + 1
             alone = usual and group < 0 and version not in self._taken and family not in self._stands
+            alone = alone and not (terms.answers_only and not ranking.answers(place))
             if alone and one.relevance >= terms.min_relevance:  # most of them
                 self._stands[family] = version
                 self._found.append((place, one))
@@ -207,7 +199,7 @@ class _Past:
             unit, hidden = unit_at(field, place)
             self._taken.update(entry.version for entry in unit.entries)
             places = [field.place_of(entry.version - 1) for entry in unit.entries]
-            one = _ranked(candidate(unit, _source(unit), self._frame), self._ranking, places, self._terms)
+            one = _ranked(candidate(unit, _source(unit), self._frame), self._ranking, places)
             end = places[-1]
         current = self._episodes[document] == self._episode
         rule, reason = (
@@ -233,61 +225,16 @@ class _Past:
             return "filter", FILTERED
         if current and not terms.include_current:
             return "current_episode", "the current episode was not asked for"
-        if one.relevance < min(terms.min_relevance, EVIDENT):
-            return "irrelevant", "nothing of its own has to do with the query"
+        if terms.answers_only and not self._ranking.answers(place):
+            return "cutoff", "below a quarter of the best relevance"
         if one.relevance < terms.min_relevance:
             return "min_relevance", f"below the least relevance of {terms.min_relevance:.2f}"
         if old is not None and not current and not (single and old.spans):
             return "superseded", f"says what {old.by} replaced; include_superseded=True shows it"
-        copies = other is not None and single and place not in self._heirs
+        copies = other is not None and single
         if copies and other is not None and _marked_alike(self._field, one, other):
             return "duplicate", f"says the same as v{self._field.snapshot.version(other - 1)}"
         return "", ""
-
-
-def _linked(found: Offer, field: Field, ranking: Ranking, terms: Terms) -> Offer:
-    """Return an offer whose earlier statements say which later one is on the same subject."""
-    later = {
-        field.document(earlier) + 1: field.document(place) + 1 for earlier, place in ranking.later.items()
-    }
-    there = _there(found).union(terms.shown)
-    past = [
-        label(one, later[one.unit.version], field.snapshot)
-        if later.get(one.unit.version, 0) in there and len(one.costs) == 1
-        else one
-        for one in found.past
-    ]
-    return replace(found, past=past)
-
-
-def _there(found: Offer) -> set[int]:
-    """Return the versions of what is offered, and of what its reader has or wants to go without."""
-    rejected = [choice.candidate for choice in found.rejected if choice.rule in SEEN]
-    return {entry.version for one in (*found.past, *found.current, *rejected) for entry in one.unit.entries}
-
-
-def _above(past: Sequence[Candidate]) -> list[Candidate]:
-    """Raise messages above the facts on the same subject that came before them, where markers raised these."""
-    least: dict[str, float] = {}
-    versions: set[int] = set()
-    found: list[Candidate] = []
-    for one in past:
-        if one.unit.version in versions and len(one.costs) == 1:
-            score = least.get(one.unit.entries[0].id, -1.0)
-            if one.score <= score:
-                one = one._replace(score=score + ABOVE * (1 - score))
-        if one.heir and one.source is Source.FACT:
-            versions.add(one.later)
-            least[one.heir] = max(one.score, least.get(one.heir, 0.0))
-        found.append(one)
-    return found
-
-
-def label(one: Candidate, later: int, snapshot: Snapshot) -> Candidate:
-    """Return a candidate that says which later entry speaks of the same subject."""
-    day = date.fromordinal(EPOCH + int(snapshot.column("minute")[later - 1]) // DAY)
-    told = f"[later, same subject: v{snapshot.version(later - 1)}, {day.isoformat()}]"
-    return telling(one, told)._replace(later=later, heir=snapshot.doc(later - 1).id)
 
 
 def _warned(one: Candidate, labels: Labels) -> Candidate:
@@ -322,47 +269,58 @@ def _old(field: Field, documents: Ints, families: Sequence[int], terms: Terms) -
     return found
 
 
+def _group_copies(field: Field, ranking: Ranking) -> list[int]:
+    """Return for each candidate the index of the best one that says the same: its own when there is no better one.
+
+    Two entries say the same when they hold the same words, whatever their order.
+    """
+    documents = field.documents(ranking.places)
+    prints = field.snapshot.column("print")[documents].tolist()
+    exact = field.snapshot.column("exact")[documents].tolist()
+    first: dict[tuple[int, int], int] = {}
+    return [
+        first.setdefault(key, index) if key[0] else index
+        for index, key in enumerate(zip(prints, exact, strict=True))
+    ]
+
+
 _filled: Callable[[Iterable[object]], Candidate] = partial(tuple.__new__, Candidate)
 """Make a candidate of all its fields at once: of hundreds few are shown, and calling the class takes three times as
 long."""
 
 
-def _lone(field: Field, ranking: Ranking, documents: Ints, terms: Terms, frame: Frame) -> Iterator[Candidate]:
+def _lone(field: Field, ranking: Ranking, documents: Ints, frame: Frame) -> Iterator[Candidate]:
     """Yield what is ranked as units of one entry each; the members of tool groups too, which are none.
 
     There are hundreds and few are shown: their fields are read a column at a time, and the rest when asked for.
     """
     codes, labels = field.labels
     places = ranking.places
-    known: dict[int, tuple[int, float, Source, tuple[str, ...]]] = {}
+    known: dict[int, tuple[int, Source, tuple[str, ...]]] = {}
     said: list[int] = codes[places].tolist()
     for code in set(said):
         label = labels[code]
         source = Source.MARKED if label.markers else Source.SIMILAR
         known[code] = (
             frame.cost(Role.USER if label.role is Role.TOOL else label.role, (), label.actor),
-            boost(label.markers, terms.weights),
             Source.SUMMARY if label.kind is Kind.SUMMARY else source,
             tuple(dict.fromkeys(label.markers)),
         )
-    relevance, worth = ranking.worth(places)
     shared = [known[code] for code in said]
     tokens: list[int] = field.snapshot.column("tokens")[documents].tolist()
     costs = [cost + one[0] for cost, one in zip(tokens, shared, strict=True)]
-    raised = [one[1] * answers for one, answers in zip(shared, relevance, strict=True)]
+    relevances: list[float] = ranking.relevances[places].tolist()
     return map(
         _filled,
         zip(
-            map(Lone, repeat(field.snapshot.doc), (documents + 1).tolist(), [one[3] for one in shared]),
-            [one[2] for one in shared],
+            map(Lone, repeat(field.snapshot.doc), (documents + 1).tolist(), [one[2] for one in shared]),
+            [one[1] for one in shared],
             zip(costs, strict=True),
             costs,
-            relevance,
-            raised,
-            map(raise_score, worth, raised),
+            relevances,
+            ranking.marks_of(places),
+            ranking.scores_of(places),
             map(Parts, repeat(ranking), places.tolist()),
-            repeat(0),
-            repeat(""),
             repeat(""),
             strict=False,
         ),
@@ -426,7 +384,7 @@ def _current(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> list
         left -= one.tokens
         found.append((one, at))
     found.sort(key=lambda one: one[1] if one[1] >= 0 else len(field))
-    return [(one, at) if at < 0 else (_scored(one, ranking, at, terms), at) for one, at in found]
+    return [(one, at) if at < 0 else (_scored(one, ranking, at), at) for one, at in found]
 
 
 def _backwards(places: Ints, marked: NDArray[np.bool_] | None) -> Iterator[int]:
@@ -445,27 +403,22 @@ def _before(field: Field, place: int) -> tuple[Unit[Doc], int] | None:
     return None
 
 
-def _ranked(one: Candidate, ranking: Ranking, places: Sequence[int], terms: Terms) -> Candidate:
+def _ranked(one: Candidate, ranking: Ranking, places: Sequence[int]) -> Candidate:
     """Return a unit with the relevance of the entry that answers best, at the price of them all: one shows the others.
 
     A call says little and is cheap, its answer is dear and says what is asked.
     """
-    best = max(places, key=lambda place: (ranking.relevance(place), ranking.score(place), -place))
-    found = _scored(one, ranking, best, terms)
-    if len(places) == 1:
-        return found
-    worth = ranking.worth(np.array([best]))[1][0] * ranking.cheaper(best, one.tokens)
-    return found._replace(score=raise_score(worth, found.boost))
+    best = max(places, key=lambda place: (ranking.scores.marked[place], -place))
+    found = _scored(one, ranking, best)
+    return found if len(places) == 1 else found._replace(score=ranking.score_at_cost(best, one.tokens))
 
 
-def _scored(one: Candidate, ranking: Ranking, place: int, terms: Terms) -> Candidate:
+def _scored(one: Candidate, ranking: Ranking, place: int) -> Candidate:
     """Return a unit with the relevance and the score of one of its entries."""
-    relevance = ranking.relevance(place)
-    raised = boost(one.markers, terms.weights)
     return one._replace(
-        relevance=relevance,
-        boost=raised * relevance,
-        score=ranking.score(place, raised),
+        relevance=ranking.relevance(place),
+        boost=ranking.marks_of(np.array([place]))[0],
+        score=ranking.score(place),
         parts=Parts(ranking, place),
     )
 
@@ -478,7 +431,7 @@ def _source(unit: Unit[Doc]) -> Source:
 def together(offers: Sequence[Offer]) -> Offer:
     """Return several offers as one, in their order; the current episode is that of the last one."""
     return Offer(
-        past=_above([one for each in offers for one in each.past]),
+        past=[one for each in offers for one in each.past],
         current=offers[-1].current,
         rejected=[one for each in offers for one in each.rejected],
         trims={id: demotion for each in offers for id, demotion in each.trims.items()},
@@ -486,25 +439,23 @@ def together(offers: Sequence[Offer]) -> Offer:
     )
 
 
-def facts(logs: Sequence[Known], terms: Terms, frame: Frame, offers: Mapping[str, Offer]) -> Offer:
-    """Return the facts in force that answer, log by log, oldest first; `offers` are what the logs themselves offer."""
+def facts(logs: Sequence[Known], terms: Terms, frame: Frame) -> Offer:
+    """Return the facts in force that answer, log by log, oldest first."""
     past: list[Candidate] = []
     rejected: list[Choice] = []
-    there = {each.context: _there(offers[each.context]) for each in logs if each.later}
-    ours = [(each, one) for each in logs for one in each.candidates(terms.weights, frame)]
-    for each, one in ours:
-        if one.later:
-            known = one.later in there[each.context] or one.later in terms.shown
-            one = label(one, one.later, each.field.snapshot) if known else one._replace(later=0)
-        if one.unit.entries[0].id in terms.exclude:
-            rejected.append(Choice(one, False, "excluded", "excluded by the caller"))
-        elif not each.allows(one.unit.version):
-            rejected.append(Choice(one, False, "filter", FILTERED))
-        elif one.relevance < terms.min_relevance:
-            reason = f"below the least relevance of {terms.min_relevance:.2f}"
-            rejected.append(Choice(one, False, "min_relevance", reason))
-        else:
-            past.append(one)
+    for each in logs:
+        for one in each.candidates(frame):
+            if one.unit.entries[0].id in terms.exclude:
+                rejected.append(Choice(one, False, "excluded", "excluded by the caller"))
+            elif not each.allows(one.unit.version):
+                rejected.append(Choice(one, False, "filter", FILTERED))
+            elif terms.answers_only and not each.answers(one.unit.version):
+                rejected.append(Choice(one, False, "cutoff", "below a quarter of the best relevance"))
+            elif one.relevance < terms.min_relevance:
+                reason = f"below the least relevance of {terms.min_relevance:.2f}"
+                rejected.append(Choice(one, False, "min_relevance", reason))
+            else:
+                past.append(one)
     return Offer(past=past, current=(), rejected=rejected)
 
 
@@ -557,7 +508,7 @@ def _of_fact(known: Known, doc: Doc) -> Verdict:
         rule="rank",
         source=Source.FACT,
         relevance=known.relevance[at],
-        score=known.score(at, 0.0),
+        score=known.score(at),
         parts=known.parts(at),
         tokens=doc.tokens,
         reason="not among the best facts",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,42 +14,16 @@ from acms.log.in_force import Cover, anchor
 from acms.model import Entry, Kind, State
 from acms.recall.index import Floats, Ints, Snapshot
 from acms.text.index_record import EMPTY, REPLACES, Label
+from acms.text.markers import CUSTOM_WEIGHT
+
+if TYPE_CHECKING:
+    from acms.recall.query import QueryWord
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-NEAR = 2
-"""Entries before and after one that count as its neighbourhood."""
-BELIEF = 10
-"""Entries of usual length that a speaker is believed to have said beforehand."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """The constants of the ranking, one set for every log, chosen by `benchmarks/tune.py` (decision 0056)."""
-
-    #: BM25 (Robertson and Zaragoza, 2009): how soon repeating a term stops counting, how much the length of a text
-    #: does, and how many terms a text of usual length has.
-    k: float = 0.3
-    b: float = 0.75
-    length: float = 20.0
-    #: Exponent of the inverse document frequency: above 1 the words that are everywhere speak less.
-    rarity: float = 1.25
-    #: What the two entries before and after one say, each over its distance, against what it says itself
-    #: (passage retrieval with context: Callan, 1994).
-    near: float = 0.75
-    #: Pseudo-relevance feedback (Rocchio, 1971; RM3): how many of the best entries lend how many of their terms, and
-    #: what such a term weighs against one that was asked.
-    feedback: float = 0.35
-    lenders: int = 16
-    #: Factor of what the speaker says whom the query names, unless it names all.
-    named: float = 1.5
-    #: Exponent of an entry's tokens, which it costs in a budget (cost-scaled greedy choice: Lin and Bilmes, 2010).
-    price: float = 0.3
-    #: Share of meaning in a fused score (convex combination of normalised scores: Bruch et al., 2023).
-    meaning: float = 0.5
-
-
-WEIGHTS = Weights()
-"""Those of every log."""
+REACH = 5
+"""How many messages before and after one count as its neighbourhood: the farthest with 0.5**5, 3 percent."""
+K1, B = 0.9, 0.4
+"""Saturation and length normalization of BM25: the usual values of Anserini (Yang et al., 2017)."""
 
 
 class Field:
@@ -63,7 +36,6 @@ class Field:
         self,
         snapshot: Snapshot,
         cover: Cover,
-        weights: Weights = WEIGHTS,
         *,
         order: Ints | None = None,
         facts: Ints | None = None,
@@ -76,7 +48,6 @@ class Field:
         self.start = start
         self._facts = facts
         self.snapshot = snapshot
-        self.weights = weights
         self.cover = cover
         #: Documents in reading order, and the place of each document in it, -1 for what is not in force; None when
         #: the log holds plain messages only and all are in force, in order.
@@ -164,53 +135,87 @@ class Field:
     def facts(self) -> Facts | None:
         """Return the facts of the same logs that nothing replaced; None when they never held any."""
         if self._facts is not None:
-            facts = Facts(self.snapshot, self.cover, self.weights, order=self._facts)
+            facts = Facts(self.snapshot, self.cover, order=self._facts)
             return facts if len(self._facts) else None
         if not self.snapshot.odd() or all(label.kind is not Kind.FACT for label in self.snapshot.labels()[1]):
             return None
-        return Facts(self.snapshot, self.cover, weights=self.weights)
+        return Facts(self.snapshot, self.cover)
 
     @cached_property
     def norms(self) -> Floats:
-        """Return the length of every entry as BM25 normalises it: 1 for one of `Weights.length` terms."""
-        weights = self.weights
+        """Return what BM25 adds to the count of a term in each message: K1, more for a message longer than usual."""
         length: Floats = self.column("length")
-        return np.asarray(
-            np.float32(1 - weights.b) + (length + 1) * np.float32(weights.b / weights.length), np.float32
-        )
+        mean = max(1.0, float(length.mean())) if len(length) else 1.0
+        return np.asarray(np.float32(K1 * (1 - B)) + length * np.float32(K1 * B / mean), np.float32)
+
+    # Neighbourhoods are computed with REACH empty cells before the first message of each log and after the last: so
+    # those of one log never reach into another one.
 
     @cached_property
-    def prices(self) -> Floats:
-        """Return a factor for every entry: tokens cost, and who says little at a time says more with it."""
-        tokens = np.maximum(self.column("tokens"), 1).astype(np.float32)
-        codes, labels = self.labels
-        return np.asarray(
-            (tokens / np.float32(self.weights.length)) ** np.float32(-self.weights.price)
-            * self._terseness(labels)[codes],
-            np.float32,
-        )
+    def _padding(self) -> Ints | None:
+        """Return how many cells stand before each message; None when there is only one log."""
+        logs = self.snapshot.logs
+        if logs is None:
+            return None
+        own = logs[self.documents(np.arange(len(self)))]
+        begins = np.concatenate([[0], own[1:] != own[:-1]]).astype(np.int64)[: len(self)]
+        return REACH * (1 + np.cumsum(begins))
 
-    def named(self, speakers: frozenset[str]) -> Floats:
-        """Return a factor for every entry: whether one of some speakers said it; one factor for all without any."""
-        if not speakers:
-            return np.ones(1, np.float32)
+    @cached_property
+    def padded_size(self) -> int:
+        """Return how many cells neighbourhoods are computed in."""
+        padding = self._padding
+        last = REACH if padding is None or not len(padding) else int(padding[-1])
+        return len(self) + last + REACH
+
+    def padded_places(self, places: Ints) -> Ints:
+        """Return the cells of some messages."""
+        return places + REACH if self._padding is None else places + self._padding[places]
+
+    @cached_property
+    def unpadded(self) -> Ints:
+        """Return the message of each cell; -1 for an empty one."""
+        found = np.full(self.padded_size, -1, np.int64)
+        places = np.arange(len(self))
+        found[self.padded_places(places)] = places
+        return found
+
+    @cached_property
+    def padded_norms(self) -> Floats:
+        """Return `norms` of each cell; 1 for an empty one."""
+        found = np.ones(self.padded_size, np.float32)
+        found[self.padded_places(np.arange(len(self)))] = self.norms
+        return found
+
+    def neighbourhood(self, values: Floats) -> Floats:
+        """Return each value with those of the neighbours, see `add_neighbours`."""
+        cells = np.zeros(self.padded_size, np.float32)
+        at = self.padded_places(np.arange(len(self)))
+        cells[at] = values
+        return add_neighbours(cells)[at]
+
+    def word_postings(self, word: QueryWord) -> tuple[Ints, Floats]:
+        """Return the places of the messages that hold any term of a word, ascending, and how often."""
+        first, *others = (self.postings(number) for number in word.terms)
+        marked = [self.carrying(marker) for marker in word.markers]
+        found = [one for one in others if len(one[0])]
+        found += [(places, np.ones(len(places), np.float32)) for places in marked if len(places)]
+        if not found:
+            return first
+        places = np.unique(np.concatenate([first[0], *(places for places, _ in found)]))
+        counts = np.zeros(len(places), np.float32)
+        for own, often in (first, *found):
+            at = np.searchsorted(places, own)
+            counts[at] = np.maximum(counts[at], often)
+        return places, counts
+
+    def mark_weights(self, weights: Mapping[str, float]) -> Floats | None:
+        """Return the sum of the weights of the markers of each message; None when no message carries any."""
+        if self._marks is None:
+            return None
         codes, labels = self.labels
-        by_label = [self.weights.named if label.actor in speakers else 1.0 for label in labels]
+        by_label = [sum(weights.get(marker, CUSTOM_WEIGHT) for marker in label.markers) for label in labels]
         return np.array(by_label, np.float32)[codes]
-
-    def _terseness(self, labels: Sequence[Label]) -> Floats:
-        """Return for each label the mean length of all entries over that of its speaker's."""
-        speakers: dict[str, int] = {}
-        of = np.array(
-            [speakers.setdefault(label.actor or str(label.role), len(speakers)) for label in labels], np.int64
-        )
-        if len(speakers) < 2 or not len(self):
-            return np.ones(len(labels), np.float32)
-        codes = of[self.labels[0].astype(np.int64)]
-        total = np.bincount(codes, self.column("length"), len(speakers))
-        count = np.bincount(codes, minlength=len(speakers))
-        mean = max(float(total.sum()) / len(self), 1e-6)
-        return (mean * (count + BELIEF) / (total + BELIEF * mean)).astype(np.float32)[of]
 
     def following(self, place: int) -> Ints:
         """Return the places of what is read after an entry; in other logs, of what was said later."""
@@ -307,11 +312,24 @@ class Facts(Field):
     kind = Kind.FACT
 
 
-def around(values: Floats) -> Floats:
-    """Return the sum of each value and of those before and after it, each over its distance."""
+def add_neighbours(cells: Floats) -> Floats:
+    """Return each value with half of those beside it, a quarter of the next ones, and so on up to REACH.
+
+    Along the last axis. Each side takes three additions: one neighbour is added to each cell, to these pairs the pairs
+    two cells on, and to these fours the pair four cells on.
+    """
+    pairs = _halved_sum(cells, cells, 1)
+    fours = _halved_sum(pairs, pairs, 2)
+    before = _halved_sum(fours, pairs, 4)
+    reverse = cells[..., ::-1]
+    pairs = _halved_sum(reverse, reverse, 1)
+    fours = _halved_sum(pairs, pairs, 2)
+    after = _halved_sum(fours, pairs, 4)[..., ::-1]
+    return before + after - cells
+
+
+def _halved_sum(values: Floats, others: Floats, distance: int) -> Floats:
+    """Return each value with the other one that stands so far before it, halved for each cell between."""
     summed = values.copy()
-    for shift in range(1, NEAR + 1):
-        part = values * np.float32(1 / shift)
-        summed[shift:] += part[:-shift]
-        summed[:-shift] += part[shift:]
+    summed[..., distance:] += others[..., :-distance] * np.float32(0.5**distance)
     return summed

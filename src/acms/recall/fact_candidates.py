@@ -7,7 +7,7 @@ what was said.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -18,32 +18,14 @@ from acms.log.in_force import FACT, Doc, Lone
 from acms.log.validity import Period
 from acms.model import Source
 from acms.ports import Frame
-from acms.recall.corpus import Field
+from acms.recall.corpus import K1, Field
 from acms.recall.index import Floats
 from acms.recall.planner import LABEL, Candidate
-from acms.recall.rank import CANDIDATES, MEANT, Question, Ranking, raise_score
-from acms.recall.vector_score import SPREAD, USUAL, Level, cosines
-from acms.text.markers import boost
+from acms.recall.query import Query
+from acms.recall.ranking import CANDIDATES, CUTOFF, Ranking
+from acms.recall.scoring import SIGMA, order_by_cost
+from acms.recall.vector_score import cosines
 from acms.text.tokenizer import rarity
-
-
-class Usual(NamedTuple):
-    """What is usual in the log in which a query is asked: facts are measured by its messages."""
-
-    ranking: Ranking
-    #: Entries that hold each term of the query, and entries in all, facts included.
-    often: Mapping[int, int]
-    size: int
-
-    @classmethod
-    def of(cls, ranking: Ranking, fields: Iterable[Field]) -> Usual:
-        """Return what is usual among the messages of a log and the facts of some fields."""
-        often, size = dict(ranking.often), len(ranking.field)
-        for field in fields:
-            size += len(field)
-            for number in often:
-                often[number] += len(field.postings(number)[0])
-        return cls(ranking, often, size)
 
 
 class When(NamedTuple):
@@ -76,77 +58,80 @@ class Known:
         self,
         context: str,
         field: Field,
-        asked: Question,
-        usual: Usual,
+        ranking: Ranking,
+        rarities: Sequence[float],
         when: When,
         allowed: NDArray[np.bool_] | None = None,
     ) -> None:
+        """Score facts like messages that are their own neighbourhood; `rarities` are those of the query's words."""
         self.context = context
         self.when = when
         self._allowed = allowed
         #: Of the facts alone.
         self.field = field
-        weights, ranking = field.weights, usual.ranking
-        total, self._words = _by_words(field, usual)
-        own = self._words / np.float32(total or 1)
-        worth = self._words * np.float32((1 + weights.near) / (ranking.best or 1))
-        self._share = 1.0
-        self._meant: Floats | None = None
-        if asked.vector is not None and asked.space is not None:
-            found = cosines(field, asked.space, asked.vector, np.arange(len(field)))
-            meant = self._meant = (ranking.level or Level(USUAL, SPREAD)).of(found)
-            self._share = 1 - weights.meaning
-            worth = np.float32(self._share) * worth + np.float32(weights.meaning) * meant
-            evident = np.where(meant >= np.float32(MEANT), meant, np.float32(0))
-            own = own + evident - own * evident
-        self._scale = self._share * (1 + weights.near) / (ranking.best or 1)
-        self._worth: list[float] = (worth * field.prices).tolist()
+        self._ranking = ranking
+        query = ranking.query
+        own, information = _score_words(field, query, rarities)
+        self._words = 2 * own
+        self._meaning: Floats | None = None
+        relevance = information
+        plain = self._words
+        if query.vector is not None and query.space is not None and ranking.scores.level is not None:
+            mean, deviation = ranking.scores.level
+            found = cosines(field, query.space, query.vector, np.arange(len(field)))
+            above = (found - np.float32(mean)) / np.float32(deviation)
+            self._meaning = np.nan_to_num(above, nan=0.0)
+            plain = plain + np.float32(SIGMA) * np.maximum(0, self._meaning)
+            relevance = np.maximum(relevance, np.clip(self._meaning / np.float32(SIGMA), 0, 1))
         hidden = [place for place in range(len(field)) if when.hidden(field.document(place) + 1)]
-        own[hidden] = 0
-        measure = max(ranking.measure, float(own.max(initial=0.0)))
-        #: How much of what was asked each fact holds, relative to the best entry of all, in [0, 1].
-        self.relevance: list[float] = (own / np.float32(measure)).tolist()
-        #: Versions of the messages that came later and speak of the same subject, by the place of the fact.
-        self.later: dict[int, int] = {}
+        plain[hidden] = 0
+        relevance[hidden] = 0
+        self.plain: Floats = plain
+        #: How far each fact answers, in [0, 1].
+        self.relevance: list[float] = relevance.tolist()
+        self._order = order_by_cost(plain, field.column("tokens"))
+        self._best = max(ranking.best, 1e-9)
 
     def allows(self, version: int) -> bool:
         """Whether a fact may be shown, by its version."""
         return self._allowed is None or bool(self._allowed[self.field.place_of(version - 1)])
 
+    def answers(self, version: int) -> bool:
+        """Whether a fact is above the cutoff, by its version."""
+        plain = float(self.plain[self.field.place_of(version - 1)])
+        best = max(float(self._ranking.scores.plain.max(initial=0.0)), float(self.plain.max(initial=0.0)))
+        return plain >= CUTOFF * best
+
     @property
     def meaning(self) -> float:
         """How well the best fact answers by meaning, in [0, 1]."""
-        return 0.0 if self._meant is None else float(self._meant.max(initial=0.0))
+        return 0.0 if self._meaning is None else float(np.clip(self._meaning.max(initial=0.0) / SIGMA, 0, 1))
 
     def parts(self, place: int) -> dict[str, float]:
-        """Return what each signal adds to the worth of a fact, before its price."""
-        found = {"fact": float(self._words[place]) * self._scale}
-        if self._meant is not None:
-            found["meaning"] = float(self._meant[place]) * self.field.weights.meaning
-        return {name: round(value, 4) for name, value in found.items() if value > 0}
+        """Return what each signal adds to the relevance of a fact, as shares of the best message."""
+        best = float(self._ranking.scores.marked.max(initial=0.0)) or 1.0
+        found = {"fact": float(self._words[place])}
+        if self._meaning is not None:
+            found["meaning"] = SIGMA * max(0.0, float(self._meaning[place]))
+        return {name: round(value / best, 4) for name, value in found.items() if value > 0}
 
-    def worth(self, place: int) -> float:
-        """Return what the score of a fact is made of by `raise_score`."""
-        return self._worth[place]
-
-    def score(self, place: int, raised: float) -> float:
-        """Return the score of a fact in [0, 1), raised by its markers as far as it answers."""
-        return raise_score(self._worth[place], raised * self.relevance[place])
+    def score(self, place: int) -> float:
+        """Return what a fact is worth for its tokens, on the scale of messages, in [0, 1]."""
+        return min(1.0, float(self._order[place]) / self._best)
 
     def doc(self, place: int) -> Doc:
         """Return a fact as the index knows it."""
         return self.field.snapshot.doc(self.field.document(place))
 
-    def candidates(self, weights: Mapping[str, float], frame: Frame) -> list[Candidate]:
+    def candidates(self, frame: Frame) -> list[Candidate]:
         """Return the facts that answer, oldest first; of very many only the best."""
-        places = [place for place, found in enumerate(self.relevance) if found > 0]
+        places = np.flatnonzero(self.plain > 0).tolist()
         if len(places) > CANDIDATES:
-            places = sorted(sorted(places, key=lambda place: -self._worth[place])[:CANDIDATES])
+            places = sorted(sorted(places, key=lambda place: -self._order[place])[:CANDIDATES])
         framing = frame.cost(None, (), FACT)
         found: list[Candidate] = []
         for place in places:
             doc = self.doc(place)
-            raised = boost(doc.markers, weights)
             when = self.when.label(doc.version)
             cost = doc.tokens + framing + (LABEL if when else 0)
             found.append(
@@ -156,25 +141,35 @@ class Known:
                     (cost,),
                     cost,
                     self.relevance[place],
-                    raised * self.relevance[place],
-                    self.score(place, raised),
+                    0.0,
+                    self.score(place),
                     self.parts(place),
-                    self.later.get(place, 0),
                     when,
                 )
             )
         return found
 
 
-def _by_words(field: Field, usual: Usual) -> tuple[float, Floats]:
-    """Return the weight of all that is asked, and how much of it every fact holds."""
-    weights = field.weights
-    found = np.zeros(len(field), np.float32)
+def measure_rarities(ranking: Ranking, fields: Iterable[Field]) -> list[float]:
+    """Return how rare each word of a query is among the messages of a log and its facts together."""
+    held = [len(places) for places in ranking.scores.holders]
+    size = len(ranking.field)
+    for field in fields:
+        size += len(field)
+        for number, word in enumerate(ranking.query.words):
+            held[number] += len(field.word_postings(word)[0])
+    return [rarity(size, often) for often in held]
+
+
+def _score_words(field: Field, query: Query, rarities: Sequence[float]) -> tuple[Floats, Floats]:
+    """Return BM25 of each fact, and the share of the query's information that it holds."""
+    own, information = np.zeros(len(field), np.float32), np.zeros(len(field), np.float32)
+    norms = field.norms
     total = 0.0
-    for number, often in usual.often.items():
-        weight = rarity(usual.size, often) ** weights.rarity
+    for word, rare in zip(query.words, rarities, strict=True):
+        weight = word.weight * rare
         total += weight
-        places, counts = field.postings(number)
-        density = counts / field.norms[places]
-        found[places] += np.float32(weight) * density / (density + np.float32(weights.k))
-    return total, found
+        places, counts = field.word_postings(word)
+        own[places] += np.float32(weight * (K1 + 1)) * counts / (counts + norms[places])
+        information[places] += np.float32(weight)
+    return own, information / np.float32(total or 1)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from acms.recall.fact_candidates import Known
     from acms.recall.index import Ints, Segment
     from acms.recall.index_cache import Indexes
-    from acms.recall.rank import Ranking
+    from acms.recall.ranking import Ranking
 
 THREAD_ABOVE = 20_000
 """Ranking more entries than this leaves the event loop to others (rule 2.11)."""
@@ -383,14 +383,16 @@ async def ranked(
     query: str,
     size: int,
     markers: Markers,
+    weights: Mapping[str, float],
     asked: Recall | None = None,
 ) -> Ranked:
     """Catch the index of a log up with its head and rank the entries in force at a version.
 
     Those of its whole namespace, or only what a filter lets through, when that is asked.
     """
-    from acms.recall.later import later_statements
-    from acms.recall.rank import Question, rank, unnamed
+    from acms.recall.companions import add_companions
+    from acms.recall.query import parse_query, remove_speakers
+    from acms.recall.ranking import Ranking
 
     embedding = reader.embedding
     namespace = None if asked is None else asked.namespace
@@ -399,16 +401,18 @@ async def ranked(
     allowed = None if asked is None else await _allowed(reader, field, asked)
     vector = None
     if embedding is not None:
-        vector = await embedding.query(reader.stage.text(unnamed(query, field.speakers)))
+        vector = await embedding.query(reader.stage.text(remove_speakers(query, field.speakers)))
     warnings: tuple[str, ...] = ()
     if embedding is not None and vector is None:
         warnings = ("the embedder did not answer: ranked by words alone",)
     space = None if vector is None or embedding is None else embedding.space
-    question = Question.of(query, space, vector, markers).known_names(field)
+    question = parse_query(
+        query, field.speakers, space=space, vector=vector, markers=markers, marker_weights=weights
+    )
 
     def work() -> Ranking:
-        found = rank(field, question, size, allowed)
-        found.link(later_statements(field, found))
+        found = Ranking(field, question, size, allowed)
+        add_companions(field, found)
         return found
 
     found = await asyncio.to_thread(work) if len(field) > THREAD_ABOVE else work()
@@ -419,7 +423,6 @@ async def ranked(
         log.version,
         field,
         found,
-        question,
         log.stale,
         log.made,
         log.times,
@@ -470,11 +473,11 @@ async def _note(storage: StorageBackend, field: Field, places: Ints) -> None:
 
 async def recall(reader: Reader, context: str | None, at: int | None, asked: Recall) -> ContextItems:
     """Return the current episode's newest messages and what in the past answers the query (seed 004, steps 2-6)."""
-    from acms.recall.rank import CANDIDATES, SHORT
+    from acms.recall.ranking import CANDIDATES, SHORT
 
     size = max(CANDIDATES, asked.budget // SHORT) + len(asked.exclude)
     while True:
-        found = await ranked(reader, context, at, asked.query, size, asked.markers, asked)
+        found = await ranked(reader, context, at, asked.query, size, asked.markers, asked.weights, asked)
         if not asked.exclude:  # twice what the budget holds is enough to choose from
             found.ranking.keep(2 * asked.budget)
         facts = await beside(reader, found, asked)
@@ -537,17 +540,12 @@ def plan_recall(
     offered = offer(found.field, found.ranking, terms, frame)
     known = () if beside is None else beside.known
     if known:
-        offered = together([facts(known, terms, frame, {found.context: offered}), offered])
+        offered = together([facts(known, terms, frame), offered])
     warnings = list(found.warnings)
     if asked.rerank:
-        from acms.recall.rerank import Reranked, reranked, successions
+        from acms.recall.rerank import Reranked, reranked
 
-        question = Reranked(
-            query=asked.query,
-            most=asked.rerank,
-            min_relevance=asked.min_relevance,
-            successions=successions([found.ranking]),
-        )
+        question = Reranked(query=asked.query, most=asked.rerank, min_relevance=asked.min_relevance)
         offered = yield from reranked(offered, question, warnings)
 
     def choose(limit: int) -> list[Choice]:
@@ -570,10 +568,10 @@ def _terms(found: Ranked, asked: Recall, latest: Entry | None, beside: Beside | 
     asks = latest is not None and latest.content.strip() == asked.query.strip()
     itself = {latest.id} if latest is not None and asks and asked.relevant else frozenset[str]()
     return Terms(
-        weights=asked.weights,
         min_relevance=0.0 if asked.rerank else asked.min_relevance,
         exclude=asked.exclude | itself,
         include_current=asked.include_current,
+        answers_only=asked.relevant,
         episode=not asked.relevant,
         budget=asked.budget,
         asks=asks,
@@ -606,7 +604,7 @@ def recalled(
     def sure() -> Certainty:
         own = newest(found.field) if asks else None
         last = -1 if own is None else found.field.place_of(own.entries[0].version - 1)
-        return certainty(found.field, found.ranking, found.question, known, asks=last)
+        return certainty(found.field, found.ranking, known, asks=last)
 
     cuts = [
         cut_warning(last.id, summary=last.kind is Kind.SUMMARY)
@@ -627,7 +625,7 @@ def recalled(
 
 def tier(found: Ranked) -> str:
     """Return who ranked a log: "words", or the model that compared what was meant."""
-    space = found.question.space
+    space = found.ranking.query.space
     return "words" if space is None or not found.ranking.coverage else space.rsplit("/", 3)[0]
 
 
@@ -671,8 +669,7 @@ NOTHING = Beside()
 
 async def beside(reader: Reader, found: Ranked, asked: Recall) -> Beside:
     """Gather the facts in force of a ranked log and, where a profile is asked too, those of its namespace."""
-    from acms.recall.fact_candidates import Known, Usual, When
-    from acms.recall.later import above_facts
+    from acms.recall.fact_candidates import Known, When, measure_rarities
 
     fields = [(found.context, found.field.facts, found.times)]
     stale, shared, id = NONE, None, None
@@ -688,15 +685,13 @@ async def beside(reader: Reader, found: Ranked, asked: Recall) -> Beside:
         return NOTHING
     if found.field.snapshot.logs is not None:
         stale = stale.of_many((), found.field.snapshot.find)
-    usual = Usual.of(found.ranking, [field for _, field, _ in held])
+    rarities = measure_rarities(found.ranking, [field for _, field, _ in held])
     moment = asked.moment or found.field.newest
     known: list[Known] = []
     for context, field, times in held:
         when = When(times, moment, asked.superseded)
         allowed = await _allowed(reader, field, asked)
-        known.append(Known(context, field, found.question, usual, when, allowed))
-        if context == found.context:
-            above_facts(found.ranking, known[-1])
+        known.append(Known(context, field, found.ranking, rarities, when, allowed))
     return Beside(known, stale, None if shared is None or id is None else (id, shared.field))
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from acms.recall.filters import Where
     from acms.recall.index_cache import Indexes
     from acms.recall.namespace import Namespaces
-    from acms.recall.rank import Question, Ranking
+    from acms.recall.ranking import Ranking
     from acms.recall.reranker import Reranking
 
 
@@ -32,10 +32,6 @@ def where(given: object) -> Where | None:
 
 Markers: TypeAlias = tuple[tuple[int, str], ...]
 """Markers by the terms of their own names and patterns."""
-
-
-EVIDENT = 1e-6
-"""Least relevance of what has evidence of its own: what only stands beside it a prompt leaves to the history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +89,6 @@ class Ranked:
     version: int
     field: Field
     ranking: Ranking
-    question: Question
     #: Messages that say what is no longer so.
     stale: Stale = NONE
     #: Entries at its head that are no messages: what was made of them.

@@ -6,19 +6,15 @@ the question. What is not its to read stays as it was ranked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from acms.log.in_force import Demotion, shown_role
 from acms.model import Entry, Kind, Privacy
 from acms.prompt_types import speak
 from acms.recall.candidates import Offer
-from acms.recall.corpus import Field
 from acms.recall.planner import Candidate, Choice, Pairs, Scores, Steps, best_first, trimmed
-from acms.recall.rank import Ranking, raise_score
 
-ABOVE = 1e-4
-"""How much better than an earlier statement the one that takes its place is, of what is left to 1."""
 SIGNAL = "rerank"
 """Name of its score among the parts of a relevance."""
 
@@ -32,21 +28,6 @@ class Reranked:
     most: int
     #: Holds for what comes out.
     min_relevance: float = 0.0
-    #: Ids of (a later statement, the one whose place it takes), in the order of the latter.
-    successions: Sequence[tuple[str, str]] = ()
-
-
-def successions(rankings: Iterable[Ranking]) -> list[tuple[str, str]]:
-    """Return the ids of (a later statement, the earlier one on the same subject) in some ranked logs."""
-    return [
-        (_id_at(ranking.field, later), _id_at(ranking.field, earlier))
-        for ranking in rankings
-        for earlier, later in sorted(ranking.later.items())
-    ]
-
-
-def _id_at(field: Field, place: int) -> str:
-    return field.snapshot.doc(field.document(place)).id
 
 
 def reranked(offered: Offer, asked: Reranked, warnings: list[str]) -> Steps[Offer]:
@@ -69,28 +50,16 @@ def reranked(offered: Offer, asked: Reranked, warnings: list[str]) -> Steps[Offe
         else:
             for index, value in zip(texts, scores.values, strict=True):
                 past[index] = _scored(past[index], value)
-            _keep_successions(past, asked.successions)
     kept = [one for one in past if one.relevance >= asked.min_relevance]
     reason = f"below the least relevance of {asked.min_relevance:.2f}"
     low = [Choice(one, False, "min_relevance", reason) for one in past if one.relevance < asked.min_relevance]
     return replace(offered, past=kept, rejected=[*offered.rejected, *low])
 
 
-def _keep_successions(past: list[Candidate], successions: Sequence[tuple[str, str]]) -> None:
-    """Raise what takes the place of an earlier statement above it: no model sees which of two is still so."""
-    place = {entry.id: index for index, one in enumerate(past) for entry in one.unit.entries}
-    for later, earlier in successions:
-        if later in place and earlier in place:
-            heir, old = past[place[later]], past[place[earlier]]
-            if heir.score <= old.score:
-                above = old.score + ABOVE * (1 - old.score)
-                past[place[later]] = heir._replace(relevance=max(heir.relevance, old.relevance), score=above)
-
-
 def _scored(one: Candidate, value: float) -> Candidate:
     return one._replace(
         relevance=value,
-        score=raise_score(value, one.boost),
+        score=value,
         parts={SIGNAL: round(value, 4), **one.parts},
     )
 

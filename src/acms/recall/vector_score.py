@@ -8,22 +8,25 @@ entry counts half, as it does for words: a message alone is often too short to m
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.recall.corpus import Field, around
+from acms.recall.corpus import Field
 from acms.recall.index import Floats, Ints, Segment, Vectors, signs
+
+if TYPE_CHECKING:
+    from acms.recall.query import Query
 
 EXACT = 4_096
 """Vectors up to which all cosines are computed; above, sign bits choose which ones are."""
 SAMPLED = 512
 """Entries, evenly spread, whose exact cosines tell the mean and the deviation where sign bits stand for the others."""
-USUAL, SPREAD, BELIEF = 0.2, 0.1, 20
-"""Mean and deviation of cosines believed beforehand, and the entries that this belief counts as."""
-FAR = 6.0
-"""Deviations above the mean that count as a full answer by meaning."""
+RESCORED = 640
+"""Messages whose cosines are computed exactly where sign bits chose; fewer where they have many vectors each."""
+VECTORS = 5_000
+"""Vectors that these have together, at most."""
 
 
 class Meaning(NamedTuple):
@@ -37,19 +40,7 @@ class Meaning(NamedTuple):
     vectors: int
 
 
-class Level(NamedTuple):
-    """What a cosine with a query usually is in a log."""
-
-    mean: float
-    deviation: float
-
-    def of(self, cosines: Floats) -> Floats:
-        """Return how far cosines rise above the usual, in [0, 1]; 0 for an entry without a vector."""
-        above = (cosines - np.float32(self.mean)) * np.float32(1 / (FAR * self.deviation))
-        return np.asarray(np.fmin(np.fmax(above, 0), 1), np.float32)  # of NaN and 0 it is 0
-
-
-def by_meaning(field: Field, space: str, query: Floats) -> Meaning:
+def find_cosines(field: Field, space: str, query: Floats) -> Meaning:
     """Compare a query with the vectors of one space; other spaces are never looked at."""
     held = field.snapshot.vectors(space, len(query))
     seen = sum(_seen(*one) for one in held)
@@ -150,24 +141,53 @@ def slots_of(documents: Ints, segment: Segment, count: int, vectors: Vectors, si
     return (own, slots) if known.all() else (own[known], slots[known])
 
 
-def level(field: Field, space: str, query: Floats, found: Meaning) -> Level:
-    """Return the mean and deviation of the cosines of a query in a log; with few of them what was believed before."""
+def measure_cosines(field: Field, space: str, query: Floats, found: Meaning) -> tuple[float, float]:
+    """Return mean and standard deviation of the cosines of a query with the messages of a log.
+
+    Rounded to a thousandth, so that they are the same however the vectors came.
+    """
     values = found.cosines
     if not found.exact and len(field):
         places = np.unique(np.linspace(0, len(field) - 1, SAMPLED).astype(np.int64))
         values = cosines(field, space, query, places)
     values = values[~np.isnan(values)].astype(np.float64)
-    mean = (float(values.sum()) + BELIEF * USUAL) / (len(values) + BELIEF)
-    square = (float(((values - mean) ** 2).sum()) + BELIEF * SPREAD**2) / (len(values) + BELIEF)
-    return Level(round(mean, 3), max(0.01, round(square**0.5, 3)))
+    if len(values) < 2:
+        return (1.0, 1.0)
+    return round(float(values.mean()), 3), max(0.001, round(float(values.std()), 3))
 
 
-def with_context(values: Floats) -> Floats:
-    """Return the mean of the cosine of each entry and of those around it; without a vector around, its own alone."""
-    there = ~np.isnan(values)
-    if there.all():
-        total, weight = around(values), around(np.ones(len(values), np.float32))
-    else:
-        total, weight = around(np.where(there, values, np.float32(0))), around(there.astype(np.float32))
-    near = total / np.maximum(weight, np.float32(1e-6))
-    return np.asarray((values + near) * np.float32(0.5), np.float32)
+def rescore_exactly(field: Field, query: Query, found: Meaning, rough: Floats) -> Floats:
+    """Return cosines of which those of the best messages are exact, where sign bits stood for all of them."""
+    assert query.space is not None
+    assert query.vector is not None
+    size = min(RESCORED, VECTORS * found.known // max(1, found.vectors))
+    likely = np.sort(largest(rough, size))
+    values = found.cosines.copy()
+    values[likely] = cosines(field, query.space, query.vector, likely)
+    return values
+
+
+def largest(values: Floats, size: int) -> Ints:
+    """Return the places of the largest values, in no order."""
+    if len(values) <= size:
+        return np.arange(len(values))
+    if len(values) > 4 * size:
+        # A sixteenth of the values tells about where the largest begin, so few have to be put in order.
+        rank = size // 8 + 1
+        likely = np.flatnonzero(values >= np.partition(values[::16], -rank)[-rank])
+        if size < len(likely) < 8 * size:
+            near = values[likely]
+            best = likely[near >= np.partition(near, -size)[-size]]
+            if len(best) == size:  # no other value is as large as the last of them
+                return best
+    return np.argpartition(-values, size - 1)[:size]
+
+
+def vectors_of(field: Field, space: str, dimension: int, documents: Ints) -> Floats:
+    """Return the first vectors of some documents, a row each; zeros for one without a vector."""
+    rows = np.zeros((len(documents), dimension), np.float32)
+    for held in field.snapshot.vectors(space, dimension):
+        vectors = held[2]
+        own, slots = slots_of(documents, *held)
+        vectors.fill(rows, own, vectors.begin[slots])
+    return rows

@@ -29,7 +29,7 @@ from acms.log.facts import address, has_address
 from acms.model import Draft, Kind, Privacy, Role, ToolCall, ToolResult
 from acms.text.tokenizer import found_by, names, tally, terms, words
 
-SPACE = "cards3"
+SPACE = "cards4"
 """Derived space of the records; another recipe is another space."""
 
 #: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the words said, and the lengths of

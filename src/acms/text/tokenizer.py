@@ -125,17 +125,14 @@ def function_words(language: str) -> frozenset[str]:
     return frozenset(found | set(map(plain, found)))
 
 
-def stem(word: str, language: str) -> str:
-    """Return the stem of a word in lower case; "" for a function word, and for a month that of its English name."""
-    bare = plain(word)
-    if month := _MONTHS.get(language, {}).get(bare):
-        return stem(month, ENGLISH)
-    if word in function_words(language):
-        return ""
+def _stem_english(word: str) -> str:
+    """Return the stem of a word as English, its irregular forms included."""
     if word.isascii() and word.isdigit():  # no language has an ending for it
         return word
-    if language in (UNKNOWN, ENGLISH):
-        language, word = ENGLISH, _FORMS.get(bare, bare)
+    return _stem(_FORMS.get(word, word), ENGLISH)
+
+
+def _stem(word: str, language: str) -> str:
     # The Python module, whatever else is installed; one stemmer a word, for it keeps the word in hand and recalls in
     # threads stem beside the event loop.
     stemmer = getattr(import_module(f"snowballstemmer.{language}_stemmer"), f"{language.title()}Stemmer")
@@ -174,28 +171,61 @@ BITS = 24
 """Bits of a term."""
 
 
-class Terms(dict[str, int]):
-    """Terms of the words of a language; a dict answers in half the time of a cache that remembers an order."""
-
-    def __init__(self, language: str = UNKNOWN) -> None:
-        super().__init__()
-        self.language = language
+class _Primary(dict[str, int]):
+    """The primary term of a word: its plain form, stemmed as English; a dict answers faster than an LRU cache."""
 
     def __missing__(self, word: str) -> int:
         if len(self) >= _KNOWN:
             self.clear()
-        stemmed = stem(word, self.language)
-        number = self[word] = _number(stemmed) if stemmed else 0
+        number = self[word] = _number(_stem_english(plain(word)))
         return number
 
 
+class _Variants(dict[str, tuple[int, ...]]):
+    """Terms under which a word of a language is found beside its primary one: its own stem, its English month."""
+
+    def __init__(self, language: str) -> None:
+        super().__init__()
+        self.language = language
+
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        if len(self) >= _KNOWN:
+            self.clear()
+        found = self[word] = tuple(number for number in self._find(word) if number != _primary[word])
+        return found
+
+    def _find(self, word: str) -> Iterator[int]:
+        if month := _MONTHS.get(self.language, {}).get(plain(word)):
+            yield _number(_stem_english(month))
+        if self.language not in (UNKNOWN, ENGLISH) and not (word.isascii() and word.isdigit()):
+            yield _number(_stem(word, self.language))
+
+
 _KNOWN = 65_536
-_terms = {language: Terms(language) for language in (UNKNOWN, *LANGUAGES)}
+_primary = _Primary()
+_variants = {language: _Variants(language) for language in (UNKNOWN, *LANGUAGES)}
 
 
 def term(word: str) -> int:
-    """Return the term of a word in lower case by itself; 0 for a stop word."""
-    return _terms[UNKNOWN][word]
+    """Return the primary term of a word in lower case; 0 for a function word of English."""
+    return 0 if word in function_words(ENGLISH) else _primary[word]
+
+
+def primary_term(word: str) -> int:
+    """Return the term that a word in lower case always has, whatever language the text is in."""
+    return _primary[word]
+
+
+@lru_cache(maxsize=1)
+def function_terms() -> frozenset[int]:
+    """Return the primary terms of the function words of English."""
+    return frozenset(map(primary_term, function_words(ENGLISH)))
+
+
+def variant_terms(said: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return, for each of some words of one text, the terms that a guess of its language adds."""
+    known = _variants[detect(said)]
+    return {word: known[word] for word in said}
 
 
 def _number(word: str) -> int:
@@ -228,31 +258,18 @@ def _pieces(word: str) -> Iterator[str]:
 
 
 def terms(said: Sequence[str]) -> list[int]:
-    """Return the terms of the words of a text in order, without stop words; of all words when there are no others."""
-    known = _terms[detect(said)]
-    return list(filter(None, map(known.__getitem__, said))) or _all(said)
-
-
-def _all(said: Sequence[str]) -> list[int]:
-    return [_number(plain(word)) for word in said]
+    """Return the primary terms of the words of a text in order; without function words if there are others."""
+    function = function_words(detect(said))
+    return [_primary[word] for word in said if word not in function] or [_primary[word] for word in said]
 
 
 def tally(said: Sequence[str]) -> dict[int, int]:
-    """Return how often the words of a text hold each of their terms, in order; 0 for its plain forms."""
-    language = detect(said)
-    found = Counter(map(_terms[language].__getitem__, said))
-    if found.pop(0, 0) and not found:
-        return Counter(_all(said))
-    if language not in (UNKNOWN, ENGLISH):
-        for number in plain_forms(said, language):
+    """Return how often the words of a text hold each primary term, in order; 0 for the terms that a guess adds."""
+    found: dict[int, int] = Counter(map(_primary.__getitem__, said))
+    for numbers in variant_terms(said).values():
+        for number in numbers:
             found.setdefault(number, 0)
     return found
-
-
-def plain_forms(said: Sequence[str], language: str) -> list[int]:
-    """Return the terms that words in a language have by themselves, where they are others."""
-    own = _terms[language]
-    return [term(word) for word in dict.fromkeys(said) if term(word) not in (0, own[word])]
 
 
 # ── names ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -295,7 +312,7 @@ LONGEST = 256
 
 
 def found_by(text: str) -> list[int]:
-    """Return all terms under which a text is found: of its words in order, then its plain forms and names."""
+    """Return all terms under which a text is found: of its words in order, then those that a guess and names add."""
     said = words(text)
     found = terms(said)
     found += [number for number, count in tally(said).items() if not count]

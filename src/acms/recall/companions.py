@@ -1,0 +1,118 @@
+"""Companions: what was said later about the best answers stands beside them, dated, and nothing is claimed of it.
+
+No rule on free text tells a correction from another remark about the same subject: of 46 links read in natural chat
+none was an update. So both are shown, in order of time, and the model judges. That something is superseded is said only
+where structure proves it: an edit, a retraction, the address of a fact.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acms.recall.corpus import K1, Field
+from acms.recall.index import Floats, Ints
+from acms.recall.ranking import Ranking
+from acms.recall.scoring import SIGMA
+from acms.recall.vector_score import largest, vectors_of
+from acms.text.tokenizer import function_terms, rarity
+
+LEADERS = 3
+"""Best statements for which companions are looked for."""
+STATEMENT = 60
+"""Words of a statement, at most: a longer text tells of many things."""
+COMPARED = 64
+"""Later statements whose vectors are compared with that of a leader, of those that share the rarest words."""
+
+
+def add_companions(field: Field, ranking: Ranking) -> None:
+    """Let the nearest later statements to the best ones be candidates right below them.
+
+    For each of the three best: the nearest one of the same speaker, and the nearest of all that are left.
+    """
+    leaders: list[int] = []
+    for place in ranking.places.tolist():
+        if len(leaders) == LEADERS or ranking.scores.plain[place] <= 0:
+            break
+        if _is_statement(field, place) and not _is_query(field, ranking, place):
+            leaders.append(place)
+    for leader in leaders:
+        for companion in _find_companions(field, ranking, leader):
+            ranking.join(companion, leader)
+
+
+def _is_statement(field: Field, place: int) -> bool:
+    """Whether an entry is short and belongs to no tool group."""
+    return bool(field.column("length")[place] <= STATEMENT) and field.snapshot.alone(field.document(place))
+
+
+def _is_query(field: Field, ranking: Ranking, place: int) -> bool:
+    """Whether an entry holds just the words of the query: it asks, and states nothing."""
+    said, _ = field.snapshot.terms_of(field.document(place))
+    asked = {number for word in ranking.query.words for number in word.terms}
+    primary = {word.terms[0] for word in ranking.query.words}
+    return asked.issuperset(said.tolist()) and primary.issubset(said.tolist())
+
+
+def _find_companions(field: Field, ranking: Ranking, leader: int) -> list[int]:
+    """Return the later statements that are nearest to one, by words and by meaning."""
+    nearness = _nearness_by_words(field, leader)
+    nearness[~_may_accompany(field, ranking, leader)] = 0
+    likely = largest(nearness, COMPARED)
+    likely = likely[nearness[likely] > 0]
+    if ranking.query.space is not None:
+        likely = _add_meaning(field, ranking, leader, likely, nearness)
+    found: list[int] = []
+    codes, labels = field.labels
+    own = labels[codes[leader]]
+    same = np.array([(label.role, label.actor) == (own.role, own.actor) for label in labels], bool)[codes]
+    for group in (likely[same[likely]], likely):
+        left = [place for place in group.tolist() if place not in found]
+        if left:
+            found.append(max(left, key=lambda place: (nearness[place], -place)))
+    return found
+
+
+def _may_accompany(field: Field, ranking: Ranking, leader: int) -> NDArray[np.bool_]:
+    """Return which entries are short statements of the same log said after another one, its answer left out."""
+    allowed = field.column("length") <= STATEMENT
+    allowed &= field.column("group") < 0
+    later = np.zeros(len(field), bool)
+    later[field.following(leader)] = True
+    later[leader + 1 : leader + 2] = False
+    allowed &= later
+    return allowed if ranking.allowed is None else allowed & ranking.allowed
+
+
+def _nearness_by_words(field: Field, leader: int) -> Floats:
+    """Return BM25 of every entry for the words of one as a query."""
+    found = np.zeros(len(field), np.float32)
+    numbers, _ = field.snapshot.terms_of(field.document(leader))
+    for number in numbers.tolist():
+        if number in function_terms():
+            continue
+        places, counts = field.postings(number)
+        weight = rarity(len(field), len(places))
+        found[places] += np.float32(weight * (K1 + 1)) * counts / (counts + field.norms[places])
+    return found
+
+
+def _add_meaning(field: Field, ranking: Ranking, leader: int, likely: Ints, nearness: Floats) -> Ints:
+    """Add how near the vectors of likely companions are, in standard deviations; return the likely ones.
+
+    Those that answer the query best are likely too: what shares no word with the statement shares its subject.
+    """
+    later = field.following(leader)
+    best = ranking.places[np.isin(ranking.places, later)][:COMPARED]
+    best = best[(field.column("length")[best] <= STATEMENT) & (field.column("group")[best] < 0)]
+    likely = np.union1d(likely, best[best != leader + 1])
+    assert ranking.query.space is not None
+    assert ranking.query.vector is not None
+    sample = np.unique(np.linspace(0, len(field) - 1, COMPARED).astype(np.int64))
+    wanted = np.concatenate([[leader], likely, sample])
+    rows = vectors_of(field, ranking.query.space, len(ranking.query.vector), field.documents(wanted))
+    cosines = rows[1:] @ rows[0]
+    usual = cosines[len(likely) :]
+    deviations = (cosines[: len(likely)] - usual.mean()) / max(float(usual.std()), 1e-3)
+    nearness[likely] += np.float32(SIGMA) * np.maximum(0, deviations)
+    return likely[nearness[likely] > 0]

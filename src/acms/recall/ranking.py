@@ -1,0 +1,146 @@
+"""Rank: the messages of a corpus that answer a query, best first, with what spoke for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acms.recall.corpus import Field
+from acms.recall.index import Floats, Ints
+from acms.recall.query import Query
+from acms.recall.scoring import SIGMA, Scores, order_by_cost, score_messages
+from acms.recall.vector_score import largest
+
+CUTOFF = 0.25
+"""Share of the best relevance below which a message does not answer (97.7 % of the evidence at 71 % of the tokens)."""
+SHORT = 16
+"""Tokens of a short entry: a budget has one candidate for each so many."""
+CANDIDATES = 256
+"""Entries that planning considers, at least."""
+FEWEST = 64
+"""Candidates that are kept however small the budget is."""
+BELOW = 0.9999
+"""Factor of the score of a companion: right below what it stands beside."""
+MARKED = 64
+"""Marked entries that planning considers, however many unmarked ones answer better."""
+
+
+class Ranking:
+    """The messages in force of a corpus, ordered by relevance over the root of their tokens."""
+
+    def __init__(
+        self, field: Field, query: Query, size: int = CANDIDATES, allowed: NDArray[np.bool_] | None = None
+    ) -> None:
+        """Rank a corpus; all of it tells how rare a word is, and only what is allowed becomes a candidate."""
+        self.field = field
+        self.query = query.resolve_names(lambda number: len(field.snapshot.postings(number)) > 0)
+        #: Which entries may be shown; None for all.
+        self.allowed = allowed
+        self.scores: Scores = score_messages(field, self.query)
+        #: Share of the messages that have a vector in the space of the query; 1 when nothing is compared by meaning.
+        self.coverage = self.scores.coverage
+        self._order = order_by_cost(self.scores.marked, field.column("tokens"))
+        self.best = float(self._order.max(initial=0.0))
+        self._companions: set[int] = set()
+        #: Places of the candidates, best first.
+        self.places = self._find_candidates(size)
+
+    def _find_candidates(self, size: int) -> Ints:
+        order = self._order if self.allowed is None else self._order * self.allowed
+        places = largest(order, size)
+        places = places[order[places] > 0]
+        places = places[np.lexsort((places, -order[places]))]
+        marked = self.field.marked()
+        if marked is None or len(places) == len(self.field):
+            return places
+        marked[places] = False
+        others = np.flatnonzero(marked & (order > 0))
+        others = others[largest(order[others], MARKED)]
+        return np.concatenate([places, others[np.lexsort((others, -order[others]))]])
+
+    def keep(self, tokens: int) -> None:
+        """Keep the best candidates that hold so many tokens, a few at least, and all that are marked."""
+        held = self.field.column("tokens")[self.places].cumsum(dtype=np.int64)
+        size = max(FEWEST, int(held.searchsorted(tokens)) + 1)
+        if size >= len(self.places):
+            return
+        rest, marked = self.places[size:], self.field.marked()
+        stays = np.zeros(len(rest), bool) if marked is None else marked[rest]
+        self.places = np.concatenate([self.places[:size], rest[stays]])
+
+    def join(self, companion: int, leader: int) -> None:
+        """Let a message be a candidate right below another one, unless it ranks above it."""
+        self._companions.add(companion)
+        self._order[companion] = max(self._order[companion], self._order[leader] * np.float32(BELOW))
+        if companion not in self.places:
+            self.places = np.append(self.places, companion)
+
+    def allows(self, place: int) -> bool:
+        """Whether an entry may be shown."""
+        return self.allowed is None or bool(self.allowed[place])
+
+    # ── figures of messages ─────────────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def relevances(self) -> Floats:
+        """Return how far each message answers by itself, in [0, 1], whatever else the log holds.
+
+        The larger of the share of the query's information in it, and its standard deviations of meaning above the mean
+        over six.
+        """
+        meaning = self.scores.meaning_own
+        if meaning is None:
+            return self.scores.information
+        return np.maximum(self.scores.information, np.clip(meaning / np.float32(SIGMA), 0, 1))
+
+    @cached_property
+    def least(self) -> float:
+        """Return the relevance in nats at which `relevant_only` stops."""
+        return CUTOFF * float(self.scores.plain.max(initial=0.0))
+
+    def answers(self, place: int) -> bool:
+        """Whether a message is above the cutoff, or stands beside one that is.
+
+        A mark lifts one message and hides no other.
+        """
+        if place in self._companions:
+            return True
+        plain = float(self.scores.plain[place])
+        return plain > 0 and (plain >= self.least or float(self.scores.marked[place]) > plain)
+
+    def relevance(self, place: int) -> float:
+        """Return how far a message answers by itself, in [0, 1]."""
+        return float(self.relevances[place])
+
+    def score(self, place: int) -> float:
+        """Return what a message is worth for its tokens, in [0, 1]; 1 is the best."""
+        return self.scores_of(np.array([place]))[0]
+
+    def scores_of(self, places: Ints) -> list[float]:
+        """Return what some messages are worth for their tokens, in [0, 1]."""
+        found: list[float] = (self._order[places] / np.float32(self.best or 1)).tolist()
+        return found
+
+    def marks_of(self, places: Ints) -> list[float]:
+        """Return what their marks add to some messages, as shares of the best relevance without marks."""
+        best = np.float32(float(self.scores.plain.max(initial=0.0)) or 1.0)
+        found: list[float] = ((self.scores.marked[places] - self.scores.plain[places]) / best).tolist()
+        return found
+
+    def score_at_cost(self, place: int, tokens: int) -> float:
+        """Return what a message is worth when so many tokens are shown for it."""
+        at_cost = order_by_cost(self.scores.marked[[place]], np.array([tokens], np.uint32))
+        return float(at_cost[0]) / (self.best or 1)
+
+    def parts(self, place: int) -> Mapping[str, float]:
+        """Return what each signal adds to the relevance of a message, as shares of the best."""
+        scores = self.scores
+        best = float(scores.marked.max(initial=0.0)) or 1.0
+        found = {"message": float(scores.own[place]), "near": float(scores.near[place])}
+        if scores.meaning is not None:
+            found["meaning"] = SIGMA * max(0.0, float(scores.meaning[place]))
+        found["mark"] = float(scores.marked[place] - scores.plain[place])
+        return {name: round(value / best, 4) for name, value in found.items() if value > 0}

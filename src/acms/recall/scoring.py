@@ -1,0 +1,242 @@
+"""Score the messages of a corpus against a query: one formula for every log (decision 0105).
+
+    words     = BM25(message) + BM25(message with its neighbours, each half as much as the one before)
+    meaning   = cosine of the message and of its neighbourhood, in standard deviations above the log's own mean
+    relevance = (words + 6 * meaning), times 1.5 for a speaker who is named, and for the user where roles differ
+    order     = relevance / sqrt(tokens + 30)
+
+BM25 is that of Robertson and Zaragoza, "The Probabilistic Relevance Framework" (2009). Scores of words are in nats.
+No recency enters (decision 0007). All statistics are those of the messages that the reader sees, so a past version is
+ranked as it was then (rule 2.9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acms.recall.corpus import K1, REACH, Field, add_neighbours
+from acms.recall.index import Floats, Ints
+from acms.recall.query import Query, QueryWord
+from acms.recall.vector_score import find_cosines, measure_cosines, rescore_exactly
+from acms.text.tokenizer import rarity
+
+SIGMA = 6.0
+"""Nats that one standard deviation of cosine is worth; this many deviations are a full answer."""
+NAMED = 1.5
+"""Factor of messages by a speaker whom the query names, and of the user's where other roles speak too."""
+FRAME = 30
+"""Tokens that showing any message costs beside its text: name, date, separators."""
+LIFT = 6.0
+"""What a mark adds: its weight times this times the best relevance, as far as the message is about the question."""
+ABOUT = 3.0
+"""Standard deviations of meaning from which a marked message is fully about the question."""
+SPARSE = 64
+"""A term in fewer than one of so many messages is scored only where it occurs."""
+DENSE_CELLS = 1 << 17
+"""Terms times messages that are scored in one step: 512 KB of floats stay in the processor's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What every message of a corpus is worth for a query."""
+
+    #: BM25 of each message, and of its neighbourhood.
+    own: Floats
+    near: Floats
+    #: Share of the query's information that each message holds itself, in [0, 1].
+    information: Floats
+    #: Standard deviations of cosine above the mean, of each message alone and with its neighbourhood; None without
+    #: vectors.
+    meaning_own: Floats | None
+    meaning: Floats | None
+    #: Relevance in nats without marks and with them.
+    plain: Floats
+    marked: Floats
+    #: Share of the messages that have a vector; 1 when nothing was compared by meaning.
+    coverage: float
+    #: Mean and standard deviation of the cosines of the query with the messages.
+    level: tuple[float, float] | None
+    #: Places of the messages that hold each word of the query.
+    holders: Sequence[Ints]
+    #: What each word of the query weighs, by how rare it is, and the sum.
+    rarities: Sequence[float]
+    total: float
+
+
+def score_messages(corpus: Field, query: Query) -> Scores:
+    """Score every message of a corpus."""
+    own, near, information, holders, rarities = _score_words(corpus, query.words)
+    meaning_own = meaning = level = None
+    coverage = 1.0
+    plain = own + near
+    if query.vector is not None and query.space is not None:
+        found = find_cosines(corpus, query.space, query.vector)
+        coverage = min(1.0, found.known / corpus.texts) if corpus.texts else 1.0
+        level = measure_cosines(corpus, query.space, query.vector, found)
+        cosines = found.cosines
+        if not found.exact:
+            rough = plain + np.float32(SIGMA) * np.maximum(0, _deviations(corpus, cosines, level)[1])
+            cosines = rescore_exactly(corpus, query, found, rough)
+        meaning_own, meaning = _deviations(corpus, cosines, level)
+        plain = plain + np.float32(SIGMA) * np.maximum(0, meaning)
+    plain = plain * _speaker_factor(corpus, query)
+    marked = _add_marks(corpus, query, plain, meaning, holders)
+    return Scores(
+        own,
+        near,
+        information,
+        meaning_own,
+        meaning,
+        plain,
+        marked,
+        coverage,
+        level,
+        holders,
+        rarities,
+        sum(rarities),
+    )
+
+
+def order_by_cost(relevance: Floats, tokens: NDArray[np.uint32]) -> Floats:
+    """Return what each message is worth for its tokens (cost-scaled greedy choice: Lin and Bilmes, 2010)."""
+    return np.asarray(relevance / np.sqrt(tokens.astype(np.float32) + np.float32(FRAME)), np.float32)
+
+
+# ── words ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _score_words(
+    corpus: Field, words: Sequence[QueryWord]
+) -> tuple[Floats, Floats, Floats, list[Ints], list[float]]:
+    """Return BM25 of each message and of its neighbourhood, the share of information, and who holds which word."""
+    size = len(corpus)
+    own, near, information = (np.zeros(size, np.float32) for _ in range(3))
+    norms = corpus.norms
+    holders: list[Ints] = []
+    sparse: list[tuple[float, Ints, Floats]] = []
+    dense: list[tuple[float, Ints, Floats]] = []
+    rarities: list[float] = []
+    for word in words:
+        places, counts = corpus.word_postings(word)
+        holders.append(places)
+        weight = word.weight * rarity(size, len(places))
+        rarities.append(weight)
+        if not len(places):
+            continue
+        own[places] += np.float32(weight * (K1 + 1)) * counts / (counts + norms[places])
+        information[places] += np.float32(weight)
+        (sparse if len(places) * SPARSE < size else dense).append((weight, places, counts))
+    if sparse:
+        near += _neighbours_of_rare_words(corpus, sparse)
+    if dense:
+        near += _neighbours_of_common_words(corpus, dense)
+    information /= np.float32(sum(rarities) or 1)
+    return own, near, information, holders, rarities
+
+
+def _neighbours_of_rare_words(corpus: Field, words: Sequence[tuple[float, Ints, Floats]]) -> Floats:
+    """Return BM25 of neighbourhoods by words that few messages hold: only around these anything is computed."""
+    width = corpus.padded_size
+    cells = np.zeros(len(words) * width, np.float32)
+    starts = [corpus.padded_places(places) + number * width for number, (_, places, _) in enumerate(words)]
+    keys = np.concatenate(starts)
+    counts = np.concatenate([counts for _, _, counts in words])
+    cells[keys] += counts
+    for distance in range(1, REACH + 1):
+        share = counts * np.float32(0.5**distance)
+        cells[keys + distance] += share
+        cells[keys - distance] += share
+    touched = (keys[:, None] + np.arange(-REACH, REACH + 1)).ravel()
+    stamps = np.empty(len(cells), np.int32)
+    numbers = np.arange(len(touched), dtype=np.int32)
+    stamps[touched] = numbers
+    touched = touched[stamps[touched] == numbers]  # each cell once
+    weights = np.array([weight for weight, _, _ in words], np.float32)[touched // width]
+    places = corpus.unpadded[touched % width]
+    inside = places >= 0
+    places, touched, weights = places[inside], touched[inside], weights[inside]
+    values = cells[touched]
+    gains = weights * np.float32(K1 + 1) * values / (values + corpus.norms[places])
+    return np.bincount(places, gains, len(corpus)).astype(np.float32)
+
+
+def _neighbours_of_common_words(corpus: Field, words: Sequence[tuple[float, Ints, Floats]]) -> Floats:
+    """Return BM25 of neighbourhoods by words that many messages hold."""
+    size, width = len(corpus), corpus.padded_size
+    found = np.zeros(width, np.float32)
+    norms = corpus.padded_norms
+    step = max(1, DENSE_CELLS // width)
+    for low in range(0, len(words), step):
+        chosen = words[low : low + step]
+        rows = np.zeros((len(chosen), width), np.float32)
+        for row, (_, places, counts) in zip(rows, chosen, strict=True):
+            row[corpus.padded_places(places)] = counts
+        values = add_neighbours(rows)
+        weights = np.array([weight for weight, _, _ in chosen], np.float32) * np.float32(K1 + 1)
+        found += weights @ (values / (values + norms))
+    return found[corpus.padded_places(np.arange(size))]
+
+
+# ── meaning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _deviations(corpus: Field, cosines: Floats, level: tuple[float, float]) -> tuple[Floats, Floats]:
+    """Return standard deviations above the mean: of each message, and half of it and half of its neighbourhood.
+
+    A message without a vector has none of its own, and half of its neighbours'.
+    """
+    mean, deviation = level
+    known = ~np.isnan(cosines)
+    own = np.where(known, (cosines - np.float32(mean)) / np.float32(deviation), np.float32(0))
+    near = corpus.neighbourhood(own) / np.maximum(
+        corpus.neighbourhood(known.astype(np.float32)), np.float32(1e-6)
+    )
+    own = np.asarray(own, np.float32)
+    return own, np.asarray((own + near) * np.float32(0.5), np.float32)
+
+
+# ── speakers and marks ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _speaker_factor(corpus: Field, query: Query) -> Floats:
+    """Return a factor for every message: whether a speaker who is named said it, and whether the user did."""
+    codes, labels = corpus.labels
+    factor = np.ones(len(labels), np.float32)
+    named = np.array([label.actor in query.speakers for label in labels], bool)
+    users = np.array([label.role is not None and label.role.value == "user" for label in labels], bool)
+    present = np.zeros(len(labels), bool)
+    present[np.unique(codes)] = True
+    for chosen in (named, users):
+        if (chosen & present).any() and (~chosen & present).any():
+            factor[chosen] *= np.float32(NAMED)
+    return factor[codes]
+
+
+def _add_marks(
+    corpus: Field, query: Query, plain: Floats, meaning: Floats | None, holders: Sequence[Ints]
+) -> Floats:
+    """Return relevance with marks: what the topic of the query justifies is added, never multiplied.
+
+    A topic word that stands in every message has no rarity, so a factor would raise nothing.
+    """
+    lifts = corpus.mark_weights(query.marker_weights)
+    if lifts is None or not len(plain):
+        return plain
+    places = np.flatnonzero(lifts)
+    topic = [places_of for word, places_of in zip(query.words, holders, strict=True) if word.is_topic]
+    about = np.zeros(len(places), np.float32)
+    for places_of in topic:
+        at = np.searchsorted(places_of, places)
+        at[at == len(places_of)] = 0
+        about += (places_of[at] == places) if len(places_of) else 0
+    about /= np.float32(max(1, len(topic)))
+    if meaning is not None:
+        measure = max(ABOUT, float(meaning.max(initial=0.0)))
+        about = np.maximum(about, np.clip(meaning[places] / np.float32(measure), 0, 1))
+    marked = plain.copy()
+    marked[places] += np.float32(LIFT * float(plain.max(initial=0.0))) * lifts[places] * about
+    return marked
