@@ -18,18 +18,17 @@ from acms.log.facts import valid_times
 from acms.log.in_force import Stale, stale
 from acms.model import Kind, Role, Source, State
 from acms.ports import TokenCounter
-from acms.recall.candidates import SEEN, Offer, Rest, Terms, newest, offer
+from acms.recall.candidates import Offer, Rest, Terms, newest, offer
+from acms.recall.companions import add_companions
 from acms.recall.corpus import Field
-from acms.recall.fact_candidates import Known, Usual, When
-from acms.recall.later import above_facts, later_statements
+from acms.recall.fact_candidates import Known, When, measure_rarities
 from acms.recall.pipeline import Beside, plan_recall
 from acms.recall.planner import TextFrame
-from acms.recall.rank import Question, rank
 from acms.recall.request import Ranked, Recall
 from acms.results import ContextItems
 from acms.text.markers import WEIGHTS
 from tests.support.counters import COUNTERS, Counting
-from tests.support.indexes import field_of, lineage, packed, snapshot
+from tests.support.indexes import field_of, lineage, packed, rank, snapshot
 from tests.support.logs import CONTEXT, Log
 from tests.support.stories import QUERIES, randoms, told
 
@@ -40,7 +39,7 @@ FRAME = TextFrame(BYTES)
 def offered(log: Log, query: str = "orders", size: int = 256, **given: Any) -> Offer:
     field = field_of(log.entries)
     given.setdefault("budget", 10_000)
-    return offer(field, rank(field, Question.of(query), size), Terms(weights=WEIGHTS, **given), FRAME)
+    return offer(field, rank(field, query, size), Terms(**given), FRAME)
 
 
 def versions(found: Any) -> list[int]:
@@ -62,10 +61,9 @@ def recalled(
     latest = rows[unit.entries[-1].id] if unit is not None else None
     if latest is not None and latest.role is not Role.USER:
         latest = None
-    question = Question.of(query)
-    ranking = rank(field, question)
-    ranking.link(later_statements(field, ranking))
-    found = Ranked(CONTEXT, log.version, field, ranking, question, stale_in(log))
+    ranking = rank(field, query)
+    add_companions(field, ranking)
+    found = Ranked(CONTEXT, log.version, field, ranking, stale_in(log))
     steps = plan_recall(found, asked, latest, counter, TextFrame(counter), facts_beside(found, log))
     try:
         wanted = next(steps)
@@ -88,9 +86,8 @@ def facts_beside(found: Ranked, log: Log) -> Beside:
     replacing = [entry for entry in log.entries if entry.replaces]
     times = valid_times(facts_of(made, log.cover(), replacing))
     when = When(times, found.field.newest)
-    known = Known(CONTEXT, facts, found.question, Usual.of(found.ranking, [facts]), when)
-    above_facts(found.ranking, known)
-    return Beside([known])
+    rarities = measure_rarities(found.ranking, [facts])
+    return Beside([Known(CONTEXT, facts, found.ranking, rarities, when)])
 
 
 def rules(items: ContextItems, log: Log) -> Mapping[int, str]:
@@ -146,7 +143,7 @@ def test_what_a_caller_excludes_is_no_candidate() -> None:
 def test_what_is_below_the_least_relevance_is_no_candidate() -> None:
     found = offered(two_episodes(), min_relevance=0.01)
     assert versions(found.past) == [1]
-    assert turned_down(found) == {2: "irrelevant"}
+    assert turned_down(found) == {2: "min_relevance"}
     assert versions(found.current) == [3, 4]
 
 
@@ -214,7 +211,7 @@ def test_a_source_is_named_by_what_a_unit_holds() -> None:
     log.summarise((3, 3), content="orders summary")
     found = offered(log)
     assert [one.source for one in found.past] == [Source.SIMILAR, Source.MARKED, Source.SUMMARY]
-    assert found.past[1].boost == WEIGHTS["goal"] * found.past[1].relevance > 0
+    assert found.past[1].boost > 0
 
 
 # ── tool groups ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -315,12 +312,7 @@ def check(log: Log, items: ContextItems, counter: TokenCounter, budget: int) -> 
         entry = known[item.id]
         assert entry.state is State.LIVE
         if not item.truncated:
-            assert item.content == entry.content or item.later
-        if item.later:
-            assert item.content.endswith("]")
-            assert f"[later, same subject: v{item.later}, 2026-" in item.content
-            later = items.ledger.why(log.entries[item.later - 1].id)
-            assert later.included or later.rule in SEEN
+            assert item.content == entry.content
     for unit in log.units():
         members = [entry.id for entry in unit.entries if entry.state is State.LIVE]
         assert [id for id in shown if id in members] in ([], members)
@@ -368,9 +360,9 @@ def test_what_is_not_among_the_best_is_told_so() -> None:
     for number in range(30):
         log.say("user", f"orders {number}", after=9000)
     field = field_of(log.entries)
-    ranking = rank(field, Question.of("orders"), 5)
+    ranking = rank(field, "orders", 5)
     rest = Rest(field, ranking)
-    worst = rank(field, Question.of("orders")).places[-1]
+    worst = rank(field, "orders").places[-1]
     verdict = rest.why(log.entries[int(worst)].id)
     assert verdict is not None
     assert (verdict.rule, verdict.included) == ("rank", False)

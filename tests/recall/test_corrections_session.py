@@ -17,12 +17,11 @@ async def told(storage: Storage) -> ACMS:
     return session
 
 
-async def test_the_newest_statement_is_ranked_first_and_the_old_one_says_so(storage: Storage) -> None:
+async def test_both_statements_are_shown_in_order_and_nothing_is_claimed(storage: Storage) -> None:
     async with await told(storage) as session:
-        items = await session.recall("Which web framework are we using?")
-        best = sorted(items, key=lambda item: -item.score)
-        assert [item.content for item in best[:2]] == [NEW, OLD]
-        assert contents(items)[:2] != [NEW, OLD]  # shown in the order in which they were said
+        items = await session.recall("Which web framework are we using?", token_budget=60)
+        assert [one for one in contents(items) if one in (OLD, NEW)] == [OLD, NEW]
+        assert "[" not in items.text()
 
 
 async def test_before_the_correction_the_old_statement_is_first(storage: Storage) -> None:
@@ -40,6 +39,4 @@ async def test_an_erased_predecessor_lifts_nobody(storage: Storage) -> None:
         await session.erase(found[OLD])
         items = await session.recall(question)
         assert OLD not in contents(items)
-        verdict = items.ledger.why(found[NEW])
-        assert verdict is not None
-        assert not any(part.startswith("succeeds") for part in verdict.parts)
+        assert NEW in contents(items)

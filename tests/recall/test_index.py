@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 from acms.log.in_force import Cover
 from acms.model import Entry, State
 from acms.recall.candidates import newest, unit_at
+from acms.recall.companions import add_companions
 from acms.recall.corpus import Field
 from acms.recall.index import Segment, Snapshot
-from acms.recall.later import later_statements
 from acms.recall.pipeline import plan_recall
 from acms.recall.planner import TextFrame
-from acms.recall.rank import Question, Ranking, rank
+from acms.recall.query import Query, parse_query
+from acms.recall.ranking import Ranking
 from acms.recall.request import Ranked, Recall
 from acms.results import ContextItems
 from acms.text.markers import WEIGHTS
 from acms.text.tokenizer import terms, words
 from tests.recall.test_planner import BYTES
-from tests.support.indexes import Row, appended, built, cover_of, lineage, packed, snapshot, unit
+from tests.support.indexes import Row, appended, ask, built, cover_of, lineage, packed, rank, snapshot, unit
 from tests.support.logs import CONTEXT, Log
 from tests.support.stories import QUERIES, embedded, randoms, shuffled, told
 
@@ -90,21 +91,23 @@ def same_order(left: Ranking, right: Ranking, places: Sequence[int], others: Seq
     )
 
 
-def same(left: Field, right: Field, question: Question) -> None:
-    one, other = rank(left, question), rank(right, question)
+def same(left: Field, right: Field, question: Query) -> None:
+    one, other = Ranking(left, question), Ranking(right, question)
     same_order(one, other, one.places.tolist(), other.places.tolist())
     for place in range(len(left)):
         assert one.score(place) == pytest.approx(other.score(place), abs=1e-6)
         assert one.relevance(place) == pytest.approx(other.relevance(place), abs=1e-6)
         assert one.parts(place) == pytest.approx(other.parts(place), abs=2e-4)
-    assert (one.coverage, one.often) == (other.coverage, other.often)
-    assert later_statements(left, one) == later_statements(right, other)
+    assert one.coverage == other.coverage
+    for ranking in (one, other):
+        add_companions(ranking.field, ranking)
+    same_order(one, other, one.places.tolist(), other.places.tolist())
 
 
-def recalled(field: Field, question: Question, query: str, asks: bool) -> ContextItems:
+def recalled(field: Field, question: Query, query: str, asks: bool) -> ContextItems:
     """A recall of budget 0: what is decided does not hang on a rounding, and no text is needed."""
     asked = Recall(query=query, budget=0, weights=WEIGHTS)
-    found = Ranked(CONTEXT, field.snapshot.count, field, rank(field, question), question)
+    found = Ranked(CONTEXT, field.snapshot.count, field, Ranking(field, question))
     unit = newest(field)
     latest = None
     if unit is not None and asks:
@@ -125,9 +128,7 @@ def verdicts(items: ContextItems) -> dict[str, tuple[bool, str, str, int]]:
     return {one.id: (one.included, one.rule, one.reason, one.tokens) for one in items.ledger}
 
 
-def check(
-    log: Log, version: int, random: Random, rows: Sequence[Row], question: Question, query: str
-) -> None:
+def check(log: Log, version: int, random: Random, rows: Sequence[Row], question: Query, query: str) -> None:
     entries = past(log, version)
     plain = built(packed(entries))
     plain.add_vectors(SPACE, [row for row in rows if row[0] <= version])
@@ -144,7 +145,10 @@ def check(
         assert [field.document(place) for place in range(len(field))] == [
             expected.document(place) for place in range(len(expected))
         ]
-        for number in {*question.terms, *terms(words("march sam 2026"))}:
+        for number in {
+            *(one for word in question.words for one in word.terms),
+            *terms(words("march sam 2026")),
+        }:
             left, right = field.snapshot.postings(number), expected.snapshot.postings(number)
             assert left.tolist() == right.tolist()
         for name in ("minute", "tokens", "episode", "nonce", "flags", "exact", "length", "print"):
@@ -164,7 +168,7 @@ def check(
 @given(randoms, st.integers(0, 40), st.sampled_from(QUERIES))
 def test_an_index_is_the_same_however_it_came_about(random: Random, steps: int, query: str) -> None:
     log = told(random, steps)
-    check(log, random.randint(0, log.version), random, (), Question.of(query), query)
+    check(log, random.randint(0, log.version), random, (), parse_query(query), query)
 
 
 @pytest.mark.parametrize("exact", [0, 1 << 30])
@@ -176,7 +180,7 @@ def test_also_with_vectors_that_come_late_and_out_of_order(
     """Also where sign bits choose what is compared."""
     log = told(random, steps)
     vector = unit(np.random.default_rng(random.getrandbits(32)).normal(size=24))
-    question = Question.of(query, SPACE, vector)
+    question = parse_query(query, space=SPACE, vector=vector)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("acms.recall.vector_score.EXACT", exact)
         check(log, random.randint(0, log.version), random, embedded(random, log), question, query)
@@ -244,9 +248,8 @@ def test_what_is_found_to_be_gone_is_out_of_the_next_field() -> None:
     segment.blanked.add(1)
     after = Field(snapshot(segment), Cover([]))
     assert (len(before), len(after)) == (3, 2)
-    (number,) = terms(["database"])
-    assert rank(before, Question.of("database")).often == {number: 1}
-    assert rank(after, Question.of("database")).often == {number: 0}
+    assert [len(places) for places in rank(before, "database").scores.holders] == [1]
+    assert [len(places) for places in rank(after, "database").scores.holders] == [0]
     assert after.postings(terms(["database"])[0])[0].tolist() == []
 
 
@@ -263,17 +266,17 @@ def test_a_snapshot_does_not_change_while_more_is_added(random: Random, steps: i
     known = {row[0] for row in first}
     first = [row for row in rows if row[0] in known]
     vector = unit(np.random.default_rng(random.getrandbits(32)).normal(size=24))
-    question = Question.of(query, SPACE, vector)
     segment = built(cards[:version])
     segment.add_vectors(SPACE, first)
     cover = cover_of(past(log, version))
     taken = snapshot(segment)  # nothing has been read of it yet
     used = Field(snapshot(segment), cover)
-    before = rank(used, question)
+    question = ask(used, query, SPACE, vector)
+    before = Ranking(used, question)
     segment.extend(cards[version:])
     segment.add_vectors(SPACE, [row for row in rows if row[0] not in known])
     segment.add_vectors("another/24", rows)
-    for later in (rank(used, question), rank(Field(taken, cover), question)):
+    for later in (Ranking(used, question), Ranking(Field(taken, cover), question)):
         assert later.places.tolist() == before.places.tolist()
         assert later.coverage == before.coverage
         for place in range(len(used)):
@@ -304,7 +307,7 @@ def test_a_log_of_nothing_but_what_is_gone_is_empty() -> None:
         field = Field(snapshot(built(found)), Cover([]))
         assert len(field) == 0
         assert newest(field) is None
-        assert rank(field, Question.of("orders")).places.tolist() == []
+        assert rank(field, "orders").places.tolist() == []
 
 
 def test_a_document_that_is_not_there_is_an_error() -> None:

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from acms.log.in_force import Cover
 from acms.recall import vector_score
 from acms.recall.candidates import Terms, offer
-from acms.recall.corpus import NEAR, Field
+from acms.recall.corpus import Field
 from acms.recall.index import BLOCK, Segment, Vectors, signs
 from acms.recall.planner import TextFrame, share
-from acms.recall.rank import MEANT, Question, rank
-from acms.recall.vector_score import by_meaning, cosines, level, with_context
-from acms.text.markers import WEIGHTS
+from acms.recall.query import Query
+from acms.recall.ranking import Ranking
+from acms.recall.vector_score import cosines, find_cosines, measure_cosines
 from tests.recall.test_planner import BYTES
-from tests.support.indexes import Row, built, field_of, half, packed, snapshot, unit
+from tests.support.indexes import Row, ask, built, field_of, half, packed, rank, snapshot, unit
 from tests.support.logs import entry
 from tests.support.stories import embedded, randoms, told
 
@@ -50,7 +50,7 @@ def test_the_meaning_of_an_entry_is_that_of_its_nearest_vector(random: Random, s
     rows = embedded(random, log)
     field = field_of(log.entries, rows)
     query = unit(drawn(random.getrandbits(30), 24))
-    found = by_meaning(field, "s", query)
+    found = find_cosines(field, "s", query)
     expected: dict[int, list[float]] = {}
     for version, _, data in sorted(rows, key=lambda row: row[:2]):
         place = field.place_of(version - 1)
@@ -74,10 +74,10 @@ def test_spaces_are_never_compared() -> None:
     segment.add_vectors("b/2", [(2, 0, half([1, 0])), (3, 0, half([0, 1]))])
     field = Field(snapshot(segment), Cover([]))
     query = np.array([1, 0], np.float32)
-    assert np.isnan(by_meaning(field, "b/2", query).cosines).tolist() == [True, False, False]
-    assert np.isnan(by_meaning(field, "c/2", query).cosines).all()
-    assert np.isnan(by_meaning(field, "a/4", query).cosines).all()
-    found = rank(field, Question.of("", "b/2", query))
+    assert np.isnan(find_cosines(field, "b/2", query).cosines).tolist() == [True, False, False]
+    assert np.isnan(find_cosines(field, "c/2", query).cosines).all()
+    assert np.isnan(find_cosines(field, "a/4", query).cosines).all()
+    found = rank(field, "", space="b/2", vector=query)
     assert found.places[0] == 1
     assert found.coverage == pytest.approx(2 / 3)
     assert found.relevance(0) == 0
@@ -85,7 +85,7 @@ def test_spaces_are_never_compared() -> None:
 
 def test_a_vector_of_another_length_is_left_out() -> None:
     field = with_vectors(3, [(1, 0, half([1, 0])), (2, 0, half([1, 0, 0])), (3, 0, b"")])
-    assert np.isnan(by_meaning(field, "s", np.array([1, 0], np.float32)).cosines).tolist() == [
+    assert np.isnan(find_cosines(field, "s", np.array([1, 0], np.float32)).cosines).tolist() == [
         False,
         True,
         True,
@@ -97,7 +97,7 @@ def test_an_entry_without_content_may_come_first() -> None:
     segment = built(packed([entry(1, ""), entry(2, "x")]))
     segment.add_vectors("s", [(1, 0, b"")])
     segment.add_vectors("s", [(2, 0, half([1, 0]))])
-    found = by_meaning(Field(snapshot(segment), Cover([])), "s", np.array([1, 0], np.float32))
+    found = find_cosines(Field(snapshot(segment), Cover([])), "s", np.array([1, 0], np.float32))
     assert np.isnan(found.cosines).tolist() == [True, False]
 
 
@@ -105,14 +105,14 @@ def test_an_entry_keeps_the_vectors_that_came_first() -> None:
     segment = built(packed([entry(1, "x")]))
     segment.add_vectors("s", [(1, 0, half([1, 0]))])
     segment.add_vectors("s", [(1, 0, half([0, 1]))])
-    found = by_meaning(Field(snapshot(segment), Cover([])), "s", np.array([1, 0], np.float32))
+    found = find_cosines(Field(snapshot(segment), Cover([])), "s", np.array([1, 0], np.float32))
     assert found.cosines.tolist() == [1.0]
 
 
 def test_a_vector_of_zeros_is_like_nothing() -> None:
     field = with_vectors(2, [(1, 0, half([0, 0])), (2, 0, half([0, 1]))])
     for query in ([1.0, 0.0], [0.0, 0.0]):
-        found = rank(field, Question.of("", "s", np.array(query, np.float32)))
+        found = rank(field, "", space="s", vector=np.array(query, np.float32))
         assert [found.relevance(place) for place in range(2)] == [0.0, 0.0]
 
 
@@ -183,7 +183,7 @@ def test_a_perfect_word_comes_first_although_no_vector_speaks_for_it() -> None:
     vectors[400] -= query * (vectors[400] @ query)
     entries = [entry(n, text) for n, text in enumerate(contents, 1)]
     rows = [(n, 0, half(vector)) for n, vector in enumerate(vectors, 1)]
-    found = rank(field_of(entries, rows), Question.of("xk47", "s", query))
+    found = rank(field_of(entries, rows), "xk47", space="s", vector=query)
     assert found.places[0] == 400
     assert "meaning" not in found.parts(400)
 
@@ -194,9 +194,9 @@ def test_a_perfect_vector_comes_first_although_it_shares_no_word() -> None:
     vectors[400] = query
     entries = [entry(n, text) for n, text in enumerate(contents, 1)]
     rows = [(n, 0, half(vector)) for n, vector in enumerate(vectors, 1)]
-    found = rank(field_of(entries, rows), Question.of("w1 w2 w3 w4", "s", query))
+    found = rank(field_of(entries, rows), "w1 w2 w3 w4", space="s", vector=query)
     assert 400 in found.places[:5]
-    assert found.relevance(400) == 1
+    assert found.relevance(400) > 0.8
 
 
 @settings(max_examples=40)
@@ -208,10 +208,10 @@ def test_relevance_and_score_stay_within_zero_and_one(random: Random, steps: int
     if rows and rows[0][2] and random.random() < 0.5:
         vector = unit(np.frombuffer(rows[0][2], "<f2").astype(np.float32))
     field = field_of(log.entries, rows)
-    found = rank(field, Question.of(query, "s", vector))
+    found = rank(field, query, space="s", vector=vector)
     for place in range(len(field)):
         assert 0 <= found.relevance(place) <= 1
-        assert 0 <= found.score(place, 0.7) < 1
+        assert 0 <= found.score(place) <= 1
     assert 0 <= found.coverage <= 1
 
 
@@ -224,8 +224,9 @@ def test_of_several_vectors_of_an_entry_the_nearest_counts() -> None:
         (3, 0, half(other)), (3, 1, half(one)),
         (4, 0, half(one)),
     ]  # fmt: skip
-    found = rank(with_vectors(4, rows), Question.of("zanzibar", "s", query))
-    meant = found.meaning(np.arange(4))
+    found = rank(with_vectors(4, rows), "zanzibar", space="s", vector=query)
+    meant = found.scores.meaning_own
+    assert meant is not None
     assert meant[0] == pytest.approx(meant[2], abs=1e-3)
     assert meant[0] == pytest.approx(meant[3], abs=1e-3)
     assert meant[1] < meant[0]
@@ -234,8 +235,9 @@ def test_of_several_vectors_of_an_entry_the_nearest_counts() -> None:
 def test_an_entry_without_a_vector_is_found_by_its_words() -> None:
     entries = [entry(1, "orders"), *(entry(n, "x") for n in range(2, 9))]
     rows = [(n, 0, half(vector)) for n, vector in enumerate(drawn(6, 7, 16), 2)]
-    found = rank(field_of(entries, rows), Question.of("orders", "s", unit(drawn(7, 16))))
-    assert found.places[0] == 0
+    found = rank(field_of(entries, rows), "orders", space="s", vector=unit(drawn(7, 16)))
+    assert 0 in found.places
+    assert found.relevance(0) == 1
     assert found.coverage == pytest.approx(7 / 8)
 
 
@@ -257,9 +259,8 @@ def clustered(seed: int, count: int = 3000, dimension: int = 256) -> tuple[Field
     return field_of(entries, rows), np.stack([unit(query) for query in queries])
 
 
-def kept(field: Field, asked: Question) -> set[int]:
-    terms = Terms(weights=WEIGHTS, episode=False)
-    offered = offer(field, rank(field, asked), terms, FRAME)
+def kept(field: Field, asked: Query) -> set[int]:
+    offered = offer(field, Ranking(field, asked), Terms(episode=False), FRAME)
     return {choice.candidate.unit.version for choice in share(offered.past, (), 2000, 0.0) if choice.included}
 
 
@@ -267,18 +268,16 @@ def test_sign_bits_choose_what_exact_cosines_choose(monkeypatch: pytest.MonkeyPa
     field, queries = clustered(11)
     tops, sets = [], []
     for number, query in enumerate(queries):
-        asked = Question.of(f"w{number} w{number + 7}", "s", query)
+        asked = ask(field, f"w{number} w{number + 7}", "s", query)
         monkeypatch.setattr(vector_score, "EXACT", 10**6)
-        exact, exactly = rank(field, asked), kept(field, asked)
+        exact, exactly = Ranking(field, asked), kept(field, asked)
         monkeypatch.setattr(vector_score, "EXACT", 10)
-        coded, roughly = rank(field, asked), kept(field, asked)
-        assert not by_meaning(field, "s", query).exact
+        coded, roughly = Ranking(field, asked), kept(field, asked)
+        assert not find_cosines(field, "s", query).exact
         tops.append(len({*exact.places[:10].tolist()} & {*coded.places[:10].tolist()}) / 10)
         sets.append(len(exactly & roughly) / len(exactly))
         assert len(coded.places) == 256
-        usual = level(field, "s", query, by_meaning(field, "s", query))
-        expected = usual.of(cosines(field, "s", query, coded.places))
-        assert coded.meaning(coded.places) == pytest.approx(expected, abs=1e-4)
+        assert coded.scores.level == pytest.approx(exact.scores.level, abs=0.05)
     assert np.mean(tops) >= 0.85  # what stands around an entry is not compared exactly
     assert np.mean(sets) >= 0.85
 
@@ -291,8 +290,8 @@ def test_a_past_version_counts_only_the_vectors_it_had(monkeypatch: pytest.Monke
     field = with_vectors(30, [(n, 0, half(vector)) for n, vector in enumerate(drawn(8, 30, 16), 1)])
     segment: Segment = field.snapshot.pieces[0][1]
     query = unit(drawn(9, 16))
-    assert not by_meaning(field, "s", query).exact
-    assert by_meaning(Field(Snapshot([(CONTEXT, segment, 10)]), Cover([])), "s", query).exact
+    assert not find_cosines(field, "s", query).exact
+    assert find_cosines(Field(Snapshot([(CONTEXT, segment, 10)]), Cover([])), "s", query).exact
 
 
 @settings(max_examples=40)
@@ -305,7 +304,7 @@ def test_where_sign_bits_chose_the_usual_cosine_is_that_of_all_exact_ones(random
     with pytest.MonkeyPatch.context() as patch:
         for limit in (0, 1 << 30):
             patch.setattr(vector_score, "EXACT", limit)
-            levels.append(level(field, "s", query, by_meaning(field, "s", query)))
+            levels.append(measure_cosines(field, "s", query, find_cosines(field, "s", query)))
     rough, exact = levels
     assert rough == pytest.approx(exact, abs=0.0011)  # both are rounded; so few entries are all in the sample
 
@@ -315,40 +314,28 @@ def test_a_log_of_which_nothing_is_in_force_has_no_sample(monkeypatch: pytest.Mo
     segment = built(packed([entry(1, "x"), entry(2, "y")]))
     segment.add_vectors("s", [(n, part, half([1, part])) for n in (1, 2) for part in (0, 1)])
     segment.blanked.update((0, 1))
-    found = rank(Field(snapshot(segment), Cover([])), Question.of("x", "s", np.array([1, 0], np.float32)))
+    found = rank(Field(snapshot(segment), Cover([])), "x", space="s", vector=np.array([1, 0], np.float32))
     assert len(found.places) == 0
 
 
-def test_of_short_entries_more_are_compared_than_of_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_messages_are_compared_exactly_where_each_has_many_vectors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(vector_score, "EXACT", 0)
-    monkeypatch.setattr("acms.recall.rank.RESCORED", range(10, 31))
+    monkeypatch.setattr(vector_score, "RESCORED", 30)
+    monkeypatch.setattr(vector_score, "VECTORS", 40)
     compared: list[int] = []
-    monkeypatch.setattr("acms.recall.rank.cosines", lambda *of: compared.append(len(of[-1])) or cosines(*of))
-    rows = [(n, 0, half(vector)) for n, vector in enumerate(drawn(8, 60, 16), 1)]
-    for tokens in (5, 16, 4000):
-        entries = [entry(n, f"x{n}", tokens=tokens) for n in range(1, 61)]
-        rank(field_of(entries, rows), Question.of("y", "s", unit(drawn(9, 16))), 2)
-    assert compared == [30, 20, 10]
+    exact = vector_score.cosines
 
+    def counted(field: Field, space: str, query: NDArray[np.float32], places: NDArray[np.int64]) -> object:
+        compared.append(len(places))
+        return exact(field, space, query, places)
 
-# ── what stands around ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@given(st.lists(st.none() | st.floats(-1, 1, width=32), max_size=30))
-def test_what_stands_around_an_entry_counts_half(values: list[float | None]) -> None:
-    given = np.array([np.nan if one is None else one for one in values], np.float32)
-    found = with_context(given)
-    for place, own in enumerate(values):
-        if own is None:
-            assert np.isnan(found[place])
-            continue
-        near = [
-            (other, 1 / max(1, abs(at - place)))
-            for at, other in enumerate(values)
-            if other is not None and abs(at - place) <= NEAR
-        ]
-        mean = sum(other * share for other, share in near) / sum(share for _, share in near)
-        assert float(found[place]) == pytest.approx((own + mean) / 2, abs=1e-5)
+    monkeypatch.setattr(vector_score, "cosines", counted)
+    for parts in (1, 4):
+        rows = [(n, part, half(one)) for n, one in enumerate(drawn(8, 60, 16), 1) for part in range(parts)]
+        rank(with_vectors(60, rows), "y", space="s", vector=unit(drawn(9, 16)))
+    assert compared[1::2] == [30, 10]  # the others are the sample that tells mean and deviation
 
 
 @settings(max_examples=40)
@@ -358,10 +345,9 @@ def test_a_neighbour_never_makes_evidence(random: Random, steps: int, query: str
     log = told(random, steps)
     vector = unit(drawn(random.getrandbits(30), 24))
     field = field_of(log.entries, embedded(random, log))
-    asked = Question.of(query, "s", vector)
-    found = rank(field, asked)
-    said = set(asked.terms)
-    meant = found.meaning(np.arange(len(field)))
+    found = rank(field, query, space="s", vector=vector)
+    meant = found.scores.meaning_own
+    assert meant is not None
     for place in range(len(field)):
-        held = any(place in field.postings(number)[0] for number in said)
-        assert (found.relevance(place) > 0) == (held or meant[place] >= np.float32(MEANT))
+        held = any(place in field.word_postings(word)[0] for word in found.query.words)
+        assert (found.relevance(place) > 0) == (held or meant[place] > 0)

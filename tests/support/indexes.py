@@ -11,11 +11,33 @@ from acms.log.in_force import Cover
 from acms.model import Entry, State
 from acms.recall.corpus import Field
 from acms.recall.index import Segment, Snapshot
+from acms.recall.query import Query, parse_query
+from acms.recall.ranking import CANDIDATES, Ranking
 from acms.text import index_record
+from acms.text.markers import WEIGHTS
 from tests.support.logs import CONTEXT, NONCE
 
 Row = tuple[int, int, bytes]
 """Version, part and float16 bytes of a vector."""
+
+
+def ask(
+    field: Field, query: str, space: str | None = None, vector: NDArray[np.float32] | None = None
+) -> Query:
+    """A question as the pipeline asks it."""
+    return parse_query(query, field.speakers, space=space, vector=vector, marker_weights=WEIGHTS)
+
+
+def rank(
+    field: Field,
+    query: str,
+    size: int = CANDIDATES,
+    *,
+    space: str | None = None,
+    vector: NDArray[np.float32] | None = None,
+) -> Ranking:
+    """A field, ranked for a question."""
+    return Ranking(field, ask(field, query, space, vector), size)
 
 
 def card(entry: Entry) -> bytes | None:

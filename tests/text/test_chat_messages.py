@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from acms.recall.rank import Question, rank
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,6 @@ from acms.prompt.messages import ChatPlan, Material, plan_chat
 from acms.recall.candidates import Terms, offer
 from acms.recall.pipeline import Gathered, _gathered
 from acms.recall.planner import TextFrame, candidate, present, suffix
-from acms.recall.rank import Question, rank
 from acms.recall.request import Ranked, Recall
 from acms.results import ContextItem
 from acms.text import chat_messages

@@ -1,8 +1,10 @@
-"""Certainty: how sure it is that a log holds what answers a query.
+"""Certainty: how sure it is that a log holds what answers a query, from how well its best messages match.
 
-Two figures, both independent of what else the log holds: the share of what the query asks for, by how rare its words
-are, that the best messages and their neighbours hold; and how far the best message rises above the log's own mean by
-meaning. A logistic curve makes one number of them; its coefficients are fitted by `benchmarks/certainty.py`.
+Three figures, none of which depends on what else the log holds. Reach: the share of what the query asks for, by how rare
+its words are, that the five best messages and their neighbours hold, on average; the names of speakers ask for nothing.
+Lead: how much more of it the speaker whom the query names has said in one message than anybody else. Rise: how far the
+best message rises above the log's own mean by meaning. A logistic curve makes one number of them; where nothing was
+compared by meaning it has two terms. Its coefficients are fitted by `benchmarks/certainty.py`.
 """
 
 from __future__ import annotations
@@ -14,16 +16,20 @@ import numpy as np
 
 from acms.recall.corpus import Field
 from acms.recall.fact_candidates import Known
+from acms.recall.index import Floats, Ints
 from acms.recall.ranking import Ranking
+from acms.recall.scoring import SIGMA
 from acms.results import Certainty
 
 BEST = 5
 """Best entries whose neighbourhoods are looked at."""
 NEAR = 2
 """Entries before and after one that may hold what it lacks of an answer."""
-BY_WORDS = (-1.9, 2.8)
-"""Of words alone: what the curve starts from, and what reach adds."""
-BY_BOTH = (-2.3, 2.8, 0.6)
+LOOKED_AT = 64
+"""Best entries of which the one is looked for that a named speaker said."""
+BY_WORDS = (-1.9, 2.8, 3.6)
+"""Of words alone: what the curve starts from, and what reach and lead add."""
+BY_BOTH = (-2.3, 2.8, 3.6, 0.6)
 """Of words and meaning: the same, and what rise adds."""
 COMPARED = 0.5
 """Share of the entries that must have vectors for meaning to count."""
@@ -35,27 +41,52 @@ def certainty(field: Field, ranking: Ranking, known: Sequence[Known] = (), *, as
     `asks` is the place of the query itself when it is the last entry.
     """
     end = asks if asks >= 0 else len(field)
-    best = ranking.places[ranking.places < end][:BEST]
-    reach = max([float(one) for known_log in known for one in known_log.relevance], default=0.0)
+    best = ranking.places[ranking.places < end][:LOOKED_AT]
+    weights = _weigh_words(ranking)
+    reach, lead = max((one.reach(weights) for one in known), default=0.0), 0.0
     if len(best):
-        reach = max(reach, float(_information_around(ranking, best, end).mean()))
-    scores = ranking.scores
-    if scores.meaning_own is None or scores.coverage < COMPARED:
-        rise, value = 0.0, _curve(BY_WORDS, (reach,))
+        around = _share_held(ranking, weights, best[:BEST] - NEAR, best[:BEST] + NEAR + 1, end)
+        reach = max(reach, float(around.mean()))
+        lead = _lead(field, ranking, best, _share_held(ranking, weights, best, best + 1, end))
+    rise = 0.0
+    meaning = ranking.scores.meaning_own
+    if meaning is None or ranking.coverage < COMPARED:
+        value = _curve(BY_WORDS, (reach, lead))
     else:
-        rise = max(float(ranking.relevances[best].max(initial=0.0)), *(one.meaning for one in known), 0.0)
-        value = _curve(BY_BOTH, (reach, rise))
-    return Certainty(value if reach > 0 or rise > 0 else 0.0, reach, 0.0, rise)
+        rises = [*(np.clip(meaning[best] / SIGMA, 0, 1)), *(one.meaning for one in known)]
+        rise = float(max(rises, default=0.0))
+        value = _curve(BY_BOTH, (reach, lead, rise))
+    return Certainty(value if reach > 0 or rise > 0 else 0.0, reach, lead, rise)
 
 
-def _information_around(ranking: Ranking, places: np.ndarray, end: int) -> np.ndarray:
-    """Return the share of the query's information that some messages hold together with their neighbours."""
-    scores = ranking.scores
-    first, last = np.maximum(places - NEAR, 0), np.minimum(places + NEAR + 1, end)
-    found = np.zeros(len(places))
-    for rare, holders in zip(scores.rarities, scores.holders, strict=True):
-        found += rare * (holders.searchsorted(first) < holders.searchsorted(last))
-    return found / (scores.total or 1)
+def _weigh_words(ranking: Ranking) -> list[float]:
+    """Return the share of what a query asks for that each word is; the name of a speaker none, if there is more."""
+    words, rarities = ranking.query.words, ranking.scores.rarities
+    only_names = all(word.is_name for word in words)
+    found = [
+        rare if only_names or not word.is_name else 0.0 for word, rare in zip(words, rarities, strict=True)
+    ]
+    total = sum(found) or 1.0
+    return [one / total for one in found]
+
+
+def _share_held(ranking: Ranking, weights: Sequence[float], first: Ints, last: Ints, end: int) -> Floats:
+    """Return the share of what is asked that stretches of messages hold, from the first to before the last place."""
+    first, last = np.maximum(first, 0), np.minimum(last, end)
+    found = np.zeros(len(first), np.float32)
+    for weight, holders in zip(weights, ranking.scores.holders, strict=True):
+        found += np.float32(weight) * (holders.searchsorted(first) < holders.searchsorted(last))
+    return found
+
+
+def _lead(field: Field, ranking: Ranking, places: Ints, held: Floats) -> float:
+    """Return how much more the best message of the speakers named holds than the best of all others; 0 without any."""
+    named = ranking.query.speakers
+    if not named or len(named) == len(field.speakers):
+        return 0.0
+    codes, labels = field.labels
+    own = np.array([label.actor in named for label in labels], bool)[codes[places]]
+    return float(held[own].max(initial=0.0) - held[~own].max(initial=0.0))
 
 
 def _curve(coefficients: Sequence[float], measured: Sequence[float]) -> float:

@@ -107,6 +107,13 @@ class Known:
         """How well the best fact answers by meaning, in [0, 1]."""
         return 0.0 if self._meaning is None else float(np.clip(self._meaning.max(initial=0.0) / SIGMA, 0, 1))
 
+    def reach(self, weights: Sequence[float]) -> float:
+        """Return the most of what is asked that one fact holds; `weights` are the shares of the query's words."""
+        held = np.zeros(len(self.field), np.float32)
+        for word, weight in zip(self._ranking.query.words, weights, strict=True):
+            held[self.field.word_postings(word)[0]] += np.float32(weight)
+        return float(held.max(initial=0.0))
+
     def parts(self, place: int) -> dict[str, float]:
         """Return what each signal adds to the relevance of a fact, as shares of the best message."""
         best = float(self._ranking.scores.marked.max(initial=0.0)) or 1.0

@@ -20,10 +20,15 @@ class QueryWord:
 
     terms: tuple[int, ...]
     weight: float = 1.0
-    #: Whether it says what the question is about: no function word, and not the name of a speaker.
-    is_topic: bool = True
+    #: Whether it is part of the name of a speaker.
+    is_name: bool = False
     #: Markers that it names: what carries one of them holds the word.
     markers: tuple[str, ...] = ()
+
+    @property
+    def is_topic(self) -> bool:
+        """Whether it says what the question is about: no function word, and not the name of a speaker."""
+        return self.weight == 1.0 and not self.is_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +87,7 @@ def parse_query(
         found[number] = QueryWord(
             (number, *variants[word]),
             FUNCTION if is_function else 1.0,
-            is_topic=not is_function and not is_name,
+            is_name=is_name,
             markers=tuple(marker for own, marker in markers if own == number),
         )
     also = [
