@@ -148,7 +148,7 @@ def _detect(text: str, mode: Privacy, work: Work) -> list[Found]:
         found += personal.ibans(text, work)
         found += personal.cards(text, work)
         found += identity.numbers(text, low, work)
-    if "pass" in low or not low.isascii():
+    if "pas" in low or not low.isascii():
         found += identity.passports(text, low, work)
     if mode != Privacy.ALLOW:
         if "@" in text or "at" in text:
