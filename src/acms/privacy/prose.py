@@ -82,7 +82,6 @@ def _find_after(text: str, low: str, name: Name) -> Found | None:
                 tie, since = "enter", 0
             raw, start = raw[script.end() :], start + script.end()
         core = raw.lstrip(_OPEN)
-        quoted = len(core) < len(raw) or (script is not None and script[0][-1] in _OPEN)
         start += len(raw) - len(core)
         word = core.lower().rstrip(".,:;?!" + _SHUT)
         new = _read_tie(word, low, name, stop)
@@ -96,6 +95,7 @@ def _find_after(text: str, low: str, name: Name) -> Found | None:
             return None
         value = _QUOTED.split(bare(core), 1)[0].rstrip(_SHUT)
         link = _grade(tie, since, at)
+        quoted = tie != "signed" and text[start - 1] in _OPEN
         if script and (after := _POSTPOSED.match(text, find_phrase(text, start) or start + len(value))):
             link = "enter" if after["enter"] else "changed"
         if value and (end := _find_end(text, value, start, name, link, quoted)):
