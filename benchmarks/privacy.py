@@ -200,6 +200,7 @@ PIECES = (
     "enable secret ", "key 7 ", "AUTH a ", 'variable "password" {\n a = b\n', 'login("a", ', "password?\n", "send token\n", "?key=a", "echo a | ", "printf %s ",
     "net user a ", "PASS a\n", "a_", "-pass ", "setx password ", "htpasswd -b a ", "Message-ID: <a> ", "ssh -a b ", "@a@b.cd", "schlüssel ", "clé ", "密钥：", "setPassword('",
     "a,password\nb,c1d2e3\n", "api key,b\nx1,y2\n", "login a@b.cd / a1", "passphrase: a b c ", "|password|\n|-|\n|a1|\n", "h:5432:a:b:c1\n",
+    "door code ", "pin ", "the code for the door ", "log in as a with ", "seed phrase: abc abc ", "passphrase abc abc abc ", "type a1b2 ", "use a as the ", "暗証番号は", "をa1に",
     "name: password ", "password type: a, ", "auth(", "rabbitmqctl add_user ", "wlan key ", "mysqli_connect(a, ", '"assword: " send "', "token?\nhere: it's ",
 )  # fmt: skip
 
