@@ -178,7 +178,7 @@ async def test_clients_that_take_nothing_hold_one_page_together_which_is_read_an
     read: list[int] = []
     serialized: list[int] = []
     monkeypatch.setattr(pages, "FRESH", 3600.0)
-    read_page, serialize = pages.PageReader._read, events._serialize_entry
+    read_page, serialize = pages.PageReader.load, events.serialize_entry
 
     async def counted_read(self: Any, *given: Any) -> pages.Page:
         page = await read_page(self, *given)
@@ -189,8 +189,8 @@ async def test_clients_that_take_nothing_hold_one_page_together_which_is_read_an
         serialized.append(entry.version)
         return serialize(entry)
 
-    monkeypatch.setattr(pages.PageReader, "_read", counted_read)
-    monkeypatch.setattr(events, "_serialize_entry", counted_serialize)
+    monkeypatch.setattr(pages.PageReader, "load", counted_read)
+    monkeypatch.setattr(events, "serialize_entry", counted_serialize)
     async with guarded("memory://", ServerConfig(auth="off")) as service, Client(service.url) as client:
         session = client.session("user_123")
         await session.ingest_many([{"role": "user", "content": "x" * 200_000}] * 4)

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -46,13 +46,14 @@ def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def elsewhere(service: Guarded) -> AsyncIterator[Keys]:
-    """Return the keys of the service as another process has them; those of a store in memory are in this one alone."""
+async def elsewhere(service: Guarded) -> AsyncGenerator[tuple[Keys, Grants]]:
+    """Return keys and grants as another process has them; those of a store in memory are in this one alone."""
     if service.app.stores.url.startswith("memory"):
-        yield service.app.keys
+        yield service.app.keys, service.app.grants
         return
     stores = Stores(service.app.stores.url, Engine(config=ACMSConfig()))
-    yield Keys(stores, Audit(stores))
+    found = Keys(stores, Audit(stores))
+    yield found, Grants(stores, found)
     await stores.aclose()
 
 
@@ -118,7 +119,7 @@ def request_of(reader: Reader, method: str, path: str, *fields: str) -> bytes:
 @pytest.mark.parametrize("how", ["revoked", "expired"])
 async def test_a_stream_ends_when_another_process_revokes_or_ends_its_key(service: Guarded, how: str) -> None:
     reader = await reader_of(service, "before")
-    async with elsewhere(service) as others:
+    async with elsewhere(service) as (others, _):
 
         async def withdraw() -> None:
             if how == "revoked":
@@ -134,8 +135,7 @@ async def test_a_stream_ends_when_the_grant_is_withdrawn(service: Guarded) -> No
     reader = await reader_of(service, "before", namespaces=("other",))
     grant = f"/namespaces/orders/grants/{reader.key.id}"
     assert (await reader.admin.put(grant, json={"actions": ["read"]})).status_code == 200
-    async with elsewhere(service) as others:
-        grants = Grants(others._stores, others)
+    async with elsewhere(service) as (_, grants):
         await read_to_its_end(reader, lambda: grants.revoke(reader.tenant, "orders", reader.key.id))
     assert (await reader.client.get(reader.path)).status_code == 404
 
@@ -189,7 +189,7 @@ async def test_a_stream_that_nobody_takes_ends_with_its_right_too(service: Guard
         await loop.sock_sendall(deaf, request_of(reader, "GET", reader.path) + b"\r\n")
         while not service.app.streams.open():
             await asyncio.sleep(0.01)
-        async with elsewhere(service) as others:
+        async with elsewhere(service) as (others, _):
             await others.revoke(reader.key.id)
         while service.app.streams.open():
             await asyncio.sleep(0.01)

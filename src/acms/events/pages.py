@@ -77,7 +77,7 @@ class PageReader:
         key = (span, stage)
         reading = self._pages.get(key)
         if reading is None:
-            reading = self._pages[key] = asyncio.ensure_future(self._read(span, stage))
+            reading = self._pages[key] = asyncio.ensure_future(self.load(span, stage))
             reading.add_done_callback(partial(self._keep, key))
         return await asyncio.shield(reading)
 
@@ -88,7 +88,8 @@ class PageReader:
         else:
             asyncio.get_running_loop().call_later(FRESH, self._pages.pop, key)
 
-    async def _read(self, span: Span, stage: Stage) -> Page:
+    async def load(self, span: Span, stage: Stage) -> Page:
+        """Read a page that no other stream has asked for."""
         async with self._one_at_a_time:
             found = await self._storage.read(
                 span.context, after=span.after, at=span.version, limit=span.limit

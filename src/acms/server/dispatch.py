@@ -31,7 +31,7 @@ from acms.server.deadlines import Deadlines, within
 from acms.server.middleware import ADMITTED, EXCHANGE, Exchange, slashes
 from acms.server.operation import BASE, Call, Operation, Reply
 from acms.server.principal import EVERYWHERE
-from acms.server.rights import Right, drop_client, end_stream
+from acms.server.rights import Right, drop_client, end_stream, limit_send_buffer
 from acms.server.service import Service
 
 __all__ = ["pairs", "routes"]
@@ -72,7 +72,12 @@ class _Resource:
         exchange.operation = operation = self._find(scope["method"], scope["path_params"])
         call = await self._read(operation, exchange, scope, receive)
         call.right = Right(
-            self._service.rights, call.principal, exchange.headers, operation, call.path.get("context_id")
+            self._service.rights,
+            call.principal,
+            exchange.headers,
+            operation.scope,
+            operation.action,
+            call.path.get("context_id"),
         )
         try:
             with call.right:
@@ -96,7 +101,10 @@ class _Resource:
         try:
             reply = await self._run(call, timed)
             try:
-                sent = _taken(send, scope) if operation.media in STREAMS else send
+                sent = send
+                if operation.media in STREAMS:
+                    limit_send_buffer(scope)
+                    sent = _taken(send, scope)
                 await _answer(reply, operation, scope["method"])(scope, receive, sent)
             finally:
                 if isinstance(reply.body, AsyncGeneratorType):  # the client may have left it halfway

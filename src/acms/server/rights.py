@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from types import TracebackType
+from typing import Protocol
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Scope as Connection
@@ -27,12 +29,11 @@ from acms.errors import (
     SessionNotFoundError,
 )
 from acms.observability.logging import log, safe_error
-from acms.server.auth import Gate
-from acms.server.operation import Operation, Principal
-from acms.server.principal import EVERYWHERE, Access, Action
+from acms.server.principal import EVERYWHERE, Access, Action, Principal
+from acms.server.principal import Scope as KeyScope
 from acms.server.tenants import OWN, Stores
 
-__all__ = ["LOOK_SECONDS", "TRANSPORT", "Right", "Rights", "drop_client", "end_stream"]
+__all__ = ["LOOK_SECONDS", "TRANSPORT", "Right", "Rights", "drop_client", "end_stream", "limit_send_buffer"]
 
 LOOK_SECONDS = 0.5
 """Between two look-ups of the rights of requests that last."""
@@ -42,8 +43,18 @@ UNKNOWN_SECONDS = 10.0
 """After which a request ends whose right could not be looked up, as the store or the identity provider is down."""
 TRANSPORT = "acms.transport"
 """Extension of a connection's scope: its transport, which can be dropped with what the client has not taken."""
+SEND_BYTES = 65_536
+"""Of a stream that the operating system holds for a client; Linux doubles it."""
 LAST_SECONDS = 0.2
 """That a client may take to receive the end of its stream."""
+
+
+class Confirming(Protocol):
+    """What looks up again whether a request may go on: the gate that admitted it."""
+
+    async def confirm(self, admitted: Principal, authorization: str, scope: KeyScope | None) -> Access:
+        """Return which namespaces the request may use now; raises why it may not go on."""
+        ...
 
 
 class Right:
@@ -59,14 +70,15 @@ class Right:
         rights: Rights,
         principal: Principal,
         headers: Mapping[str, str],
-        operation: Operation | None = None,
+        scope: KeyScope | None = None,
+        action: Action = Action.READ,
         context: str | None = None,
     ) -> None:
         self._rights = rights
         self.principal = principal
         self.authorization = headers.get("authorization", "")
-        self.scope = None if operation is None else operation.scope
-        self.action = Action.READ if operation is None else operation.action
+        self.scope = scope
+        self.action = action
         #: Id of the context that the path names.
         self.context = context
         #: Whether the log of the context is streamed: then the request ends when the log is deleted or erased.
@@ -110,7 +122,7 @@ class Right:
 class Rights:
     """The rights of the requests under way in this process."""
 
-    def __init__(self, gate: Gate, stores: Stores, *, elapsed: Callable[[], float] = monotonic) -> None:
+    def __init__(self, gate: Confirming, stores: Stores, *, elapsed: Callable[[], float] = monotonic) -> None:
         self._gate = gate
         self._stores = stores
         self._elapsed = elapsed
@@ -196,6 +208,13 @@ class Rights:
 def _withdrawn(error: ACMSError) -> bool:
     """Return whether an error says that there is no right, and not that it is unknown."""
     return isinstance(error, AuthenticationError | PermissionDeniedError | SessionNotFoundError | GoneError)
+
+
+def limit_send_buffer(connection: Connection) -> None:
+    """Let the operating system hold little of a stream: a client that takes nothing would fill megabytes."""
+    transport = connection.get("extensions", {}).get(TRANSPORT)
+    if transport is not None and (found := transport.get_extra_info("socket")) is not None:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
 
 
 async def end_stream(connection: Connection, send: Send) -> None:

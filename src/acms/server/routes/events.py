@@ -68,9 +68,9 @@ async def stream_events(call: Call[EventsQuery, None]) -> Reply:
     right to read the log ends or the log is deleted. An erasure in the log ends it too: resume it.
     """
     context = call.path["context_id"]
-    session = await call.tenant.session(context)
     streams = call.app.streams
-    call.ends.append(streams.begin(call.principal.key))
+    call.ends.append(streams.begin(call.principal.key))  # a refusal costs no look into the store
+    session = await call.tenant.session(context)
     call.right.stream((await session.storage.head(context)).epoch)
     cursor = await start(session.storage, context, call.headers.get("last-event-id") or call.query.after)
     followed = Followed(
@@ -104,9 +104,9 @@ def _block(event: LogEvent, page: Page | None) -> bytes:
     if event.entry is None or page is None:
         name, data = b"job", wire.written(write(event.job))
     else:
-        name, data = b"entry", page.serialize(event.entry, _serialize_entry)
+        name, data = b"entry", page.serialize(event.entry, serialize_entry)
     return b"event: %s\nid: %s\ndata: %s\n\n" % (name, event.cursor.encode(), data)
 
 
-def _serialize_entry(entry: Entry) -> bytes:
+def serialize_entry(entry: Entry) -> bytes:
     return wire.written(write(entry, Entry))
