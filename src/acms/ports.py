@@ -562,6 +562,15 @@ class HasOwnValues(Protocol):
 
 
 @runtime_checkable
+class Searchable(Protocol):
+    """A store that can say what it still holds of erased entries."""
+
+    async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
+        """Return what is left of entries and of their texts, in words without their content."""
+        ...
+
+
+@runtime_checkable
 class HasHeads(Protocol):
     """A store that tells in one read where many sessions stand: all of a namespace, or those of a page."""
 

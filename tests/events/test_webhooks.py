@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -593,3 +595,51 @@ async def test_changes_of_jobs_that_are_given_up_are_replayed_from_where_they_st
     await Webhooks(storage).remove(id)
     assert isinstance(storage, HasOwnValues)
     assert [entry.key for entry in (await storage.own_values().list("webhooks")).entries] == [WEBHOOKS]
+
+
+async def test_a_removed_secret_is_neither_in_the_file_nor_in_its_log(tmp_path: Path) -> None:
+    file = tmp_path / "log.db"
+    removed: list[bytes] = []
+    async with open_storage(f"sqlite:///{file}") as storage:
+        hooks = Webhooks(storage)
+        context = await new(storage)
+        kept = await hooks.add("https://example.com/kept")
+        for number in range(19):
+            made, secret = await hooks.add(f"https://example.com/{number}")
+            await put(storage, context, said(f"message {number} " + "x" * 300))
+            await hooks.remove(made.id)
+            removed.append(secret.encode())
+        stored = b"".join([one.read_bytes() for one in tmp_path.iterdir()])
+        assert [secret for secret in removed if secret in stored] == []
+        assert await hooks.find(kept[0].id) == kept
+
+
+async def test_no_job_waits_for_receivers_that_never_answer(storage: Storage, receiver: Receiver) -> None:
+    """As many logs are told as a worker has places, to receivers that take a request and never answer."""
+    called = threading.Semaphore(0)
+
+    def hang(_: BaseHTTPRequestHandler) -> None:
+        called.release()
+        receiver.ends.wait()
+
+    receiver.answer = hang
+    done = asyncio.Event()
+
+    async def compact(_: Any, __: Lease) -> Done:
+        done.set()
+        return Done()
+
+    for _ in range(2):
+        await added(storage, receiver)
+    for number in range(2):
+        await put(storage, await new(storage, f"told-{number}"), said("a"))
+    handlers: Any = {WEBHOOK: Delivery(), "compact": compact}
+    worker = Worker(storage, handlers, config=WorkerConfig(poll_seconds=0.02), concurrency=2)
+    working = asyncio.ensure_future(worker.run())
+    await asyncio.to_thread(lambda: [called.acquire() for _ in range(2)])
+    busy = await new(storage, "busy")
+    await put(storage, busy, said("b"), jobs=(JobDraft(kind="compact", dedupe="d"),))
+    await done.wait()
+    assert len(await jobs(storage, JobState.RUNNING)) == 2, "the receivers have not answered"
+    worker.stop(grace=0)
+    await working

@@ -392,7 +392,8 @@ export interface paths {
          * @description Each `entry` is sent once, in the order of versions, as messages are listed; a `job` as it stands, after what it
          *     appended. The id of an event is the cursor behind it: whoever comes again with `Last-Event-ID` or `after` goes on
          *     there, at any process of the service, without a gap and without a repetition. Every 15
-         *     seconds a comment says that the stream is there. It ends when the log is deleted or the service stops.
+         *     seconds a comment says that the stream is there. It ends when the service stops, and within two seconds when the
+         *     right to read the log ends or the log is deleted. An erasure in the log ends it too: resume it.
          */
         get: operations["streamEvents"];
         put?: never;

@@ -11,20 +11,11 @@ from acms.errors import ConfigurationError
 from acms.log import encoding
 from acms.log.provenance import Link
 from acms.model import Context, Entry, JobQuery, Json, Media, Raw, Reasoning, State, Text, ToolCall
-from acms.ports import StorageBackend
+from acms.ports import Searchable, StorageBackend
 from acms.results import UNREACHED, Rewriting
 from acms.storage.wrapper import WrapperStorage
 
 PAGE = 500
-
-
-@runtime_checkable
-class Searchable(Protocol):
-    """A store that can say what it still holds of erased entries."""
-
-    async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
-        """Return what is left of entries and of their texts, in words without their content."""
-        ...
 
 
 @runtime_checkable

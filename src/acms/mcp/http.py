@@ -37,6 +37,7 @@ from acms.mcp.server import Context, build
 from acms.server import App
 from acms.server.middleware import ADMITTED, EXCHANGE, Exchange, insufficient, slashes
 from acms.server.operation import Principal, Scope
+from acms.server.rights import Right, end_stream
 
 __all__ = ["mount", "mounted"]
 
@@ -114,8 +115,16 @@ class _Door:
         manager = StreamableHTTPSessionManager(
             self._server, stateless=True, max_request_body_size=self._app.config.limits.body_bytes
         )
-        async with manager.run():
-            await manager.handle_request(scope, receive, _refusing(scope, receive, send))
+        right = Right(self._app.rights, principal, exchange.headers)
+        try:
+            with right:
+                async with manager.run():
+                    await manager.handle_request(scope, receive, _refusing(scope, receive, send))
+        except ACMSError as error:
+            if error is not right.error or not exchange.status:
+                raise
+            exchange.code = error.code
+            await end_stream(scope, send)
 
     async def describe(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer with the metadata of a protected resource (RFC 9728): it takes a key in a header."""

@@ -21,6 +21,7 @@ from acms.server.grants import Grants
 from acms.server.keys import Keys
 from acms.server.metrics import Metrics
 from acms.server.oidc import Tokens
+from acms.server.rights import Rights
 from acms.server.streams import Streams
 from acms.server.tenants import OWN, Engine, Stores, working
 
@@ -52,6 +53,7 @@ class Service:
         self.grants = Grants(self.stores, self.keys)
         self.tokens = None if config.oidc is None else Tokens(config.oidc)
         self.gate = Gate(config, self.keys, self.grants, self.tokens)
+        self.rights = Rights(self.gate, self.stores)
         self.streams = Streams(config.limits.key_streams)
         #: The OpenAPI document.
         self.document = document
@@ -59,7 +61,7 @@ class Service:
         self.open_requests = 0
         #: When the last one was answered.
         self.answered = 0.0
-        self._looking: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -75,8 +77,9 @@ class Service:
                 "a key is required, and none was ever made: acms keys create --tenant NAME",
                 options=("acms keys create --tenant NAME, then serve", "acms serve --host 127.0.0.1"),
             )
+        self._tasks.append(asyncio.create_task(self.rights.run(), name="acms-server-rights"))
         if self.config.works:
-            self._looking = asyncio.create_task(self._look(), name="acms-server-jobs")
+            self._tasks.append(asyncio.create_task(self._look(), name="acms-server-jobs"))
 
     async def _look(self) -> None:
         """Look for jobs that others left: of processes that appended, that died, or that put something off."""
@@ -125,8 +128,8 @@ class Service:
         except TimeoutError:
             log(logging.WARNING, "stopped_with_requests", open=self.open_requests)
         await self.audit.stop()
-        if self._looking is not None:
-            self._looking.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self.tokens is not None:
             await self.tokens.aclose()
         await self.stores.aclose()
