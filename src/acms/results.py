@@ -721,11 +721,15 @@ class Remaining:
 
     #: Id of the entry that is still there.
     id: str
-    #: source (a message that an erased fact was made from), or statement (a fact stated by hand, without that source,
-    #: whose value the erased message has).
-    kind: Literal["source", "statement"]
+    #: source (a message that an erased fact was made from), statement (a fact stated by hand, without that source,
+    #: whose value the erased message has), or copy (what the erased entry was copied from, by a merge or `copy`, or
+    #: another copy of that, or something made from them; with `verify` also a message that was imported twice).
+    kind: Literal["source", "statement", "copy"]
     #: Id of what was erased.
     of: str
+    #: Id of the context that has the entry, and the entry's version there.
+    context: str
+    version: int
 
 
 UNREACHED = (
@@ -757,13 +761,13 @@ class Erasure:
     ids: tuple[str, ...]
     #: Ids of the summaries and facts among them that went because they were made from others.
     cascaded: tuple[str, ...] = ()
-    #: What was not asked for and says the same: erase it too.
+    #: What was not asked for and says the same: erase it too. HTTP lists what the caller may read of it.
     remaining: tuple[Remaining, ...] = ()
     #: Ids of the contexts in which something was erased.
     contexts: tuple[str, ...] = ()
     #: What was still found of it, as far as it was looked for; empty is what one hopes for.
     residue: tuple[str, ...] = ()
-    #: Whether it was looked for.
+    #: Whether it was looked for and nothing says the same any more: false while anything remains, listed or not.
     verified: bool = False
     #: What that proves: "rows" when the store was read back, "bytes" when its files were searched too; None unless it
     #: was looked for. What had been erased before is no longer known, so of that there are rows only.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple, Self
 
 from acms.errors import ACMSError, ValidationError
@@ -256,6 +256,10 @@ class PostgresStorage:
         That is of rows. The files of the server keep old versions of them until `rewrite`, which also searches bytes.
         """
         return await self._eraser.residue(ids, texts)
+
+    async def find_said(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
+        """Return the ids of the tenant's messages with content that have one of these times or keys."""
+        return await self._eraser.find_said(times, keys)
 
     until_rewritten: tuple[str, ...] = (
         "old versions of rows in the files and the write-ahead log of the server: acms erase --rewrite",
