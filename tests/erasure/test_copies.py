@@ -95,7 +95,9 @@ async def test_an_entry_of_a_copy_names_the_original_and_its_other_copies(storag
         (name, version, "copy") for name in ("original", "one", "other") for version in (1, 2)
     }
     assert not done.verified
-    assert [entry.content for entry in await other.entries()][:1] == [SECRET], "a copy is its own conversation"
+    assert [entry.content for entry in await other.entries()][:1] == [SECRET], (
+        "a copy is its own conversation"
+    )
     done = await session.erase(said, verify=True)
     assert (done.remaining, done.verified) == ((), True)
 

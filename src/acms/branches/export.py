@@ -12,6 +12,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import cast
 
+from acms.branches import seals
 from acms.errors import ACMSError, CorruptRecordError
 from acms.log import encoding
 from acms.log.encoding import context_from_json, context_to_json, dump, entry_from_json, entry_to_json
@@ -188,6 +189,10 @@ async def verify(
                 check.report(head.version, f"the {name} of the head is {stored}, the log says {counted}")
         if head.rewrites < check.rewrites:
             check.report(head.version, f"the head counts {head.rewrites} rewrites, the log {check.rewrites}")
+    check.problems += [
+        Problem(context=context.id, version=0, what=what)
+        for what in await seals.check_context(storage, context)
+    ]
     return check.problems
 
 

@@ -455,7 +455,9 @@ class _Erasing:
     async def _entries(self, context: Context, *, after: int, last: int) -> AsyncIterator[Entry]:
         """Yield what a context reads behind a version, up to another one."""
         while after < last:
-            page = await self._storage.read(context.id, after=after, before=last + 1, limit=PAGE, deleted=True)
+            page = await self._storage.read(
+                context.id, after=after, before=last + 1, limit=PAGE, deleted=True
+            )
             if not page:
                 return
             for entry in page:

@@ -80,5 +80,7 @@ class Eraser:
 
     async def find_said(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
         """Return the ids of the messages with content that have one of these times or keys."""
-        rows = await self._db.one("find_said", {"times": [micros(time) for time in times], "keys": list(keys)})
+        rows = await self._db.one(
+            "find_said", {"times": [micros(time) for time in times], "keys": list(keys)}
+        )
         return [entry_id(Kind.MESSAGE, context, version, nonce) for context, version, nonce in rows]

@@ -179,6 +179,10 @@ class PostgresStorage:
         """Return a context by its id or by the key of a live one."""
         return await self._contexts.context(id_or_key, namespace=namespace)
 
+    async def seal_fits(self, context: str) -> bool:
+        """Return whether a context is as ACMS wrote it; true of one that was stored before there were seals."""
+        return await self._contexts.seal_fits(context)
+
     async def contexts(self, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
         return await self._contexts.contexts(query)

@@ -121,6 +121,10 @@ class SQLiteStorage:
         """Return a context by its id or by the key of a live one."""
         return await self._file.read(lambda reader: self._contexts.find(reader, id_or_key, namespace))
 
+    async def seal_fits(self, context: str) -> bool:
+        """Return whether a context is as ACMS wrote it; true of one that was stored before there were seals."""
+        return await self._file.read(lambda reader: self._contexts.seal_fits(reader, context))
+
     async def contexts(self, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
         return await self._file.read(
