@@ -717,19 +717,16 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remaining:
-    """What an erasure left although it says what was erased."""
+    """An entry that an erasure left although it says what was erased."""
 
-    #: Id of the entry that is still there.
     id: str
-    #: source (a message that an erased fact was made from), statement (a fact stated by hand, without that source,
-    #: whose value the erased message has), or copy (what the erased entry was copied from, by a merge or `copy`, or
-    #: another copy of that, or something made from them; with `verify` also a message that was imported twice).
+    #: source (a message an erased fact was made from), statement (a fact by hand with the value of an erased message),
+    #: or copy (the original of a merge or `copy`, what was made from it, another copy; with `verify` a second import).
     kind: Literal["source", "statement", "copy"]
     #: Id of what was erased.
     of: str
-    #: Id of the context that has the entry, and the entry's version there.
-    context: str
-    version: int
+    context: str = ""
+    version: int = 0
 
 
 UNREACHED = (
@@ -761,7 +758,7 @@ class Erasure:
     ids: tuple[str, ...]
     #: Ids of the summaries and facts among them that went because they were made from others.
     cascaded: tuple[str, ...] = ()
-    #: What was not asked for and says the same: erase it too. HTTP lists what the caller may read of it.
+    #: What was not asked for and says the same, as far as the caller may read it: erase it too.
     remaining: tuple[Remaining, ...] = ()
     #: Ids of the contexts in which something was erased.
     contexts: tuple[str, ...] = ()

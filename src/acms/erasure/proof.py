@@ -44,7 +44,7 @@ class Rewritable(Protocol):
 class FindsRepeats(Protocol):
     """A store that finds messages by their time and by the caller's key, in all logs of its tenant."""
 
-    async def find_said(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
+    async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
         """Return the ids of the messages with content that have one of these times or keys."""
         ...
 
@@ -57,7 +57,7 @@ async def find_repeats(storage: StorageBackend, entries: Iterable[Entry]) -> lis
         return []
     times = {entry.created_at for entry in asked}
     keys = {entry.key for entry in asked if entry.key is not None}
-    return await found.find_said(sorted(times), sorted(keys))
+    return await found.find_messages(sorted(times), sorted(keys))
 
 
 def rewritable(storage: StorageBackend) -> Rewritable:

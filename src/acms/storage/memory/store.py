@@ -589,7 +589,7 @@ class MemoryStorage:
         return found
 
     @_alone
-    async def find_said(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
+    async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
         """Return the ids of the messages with content that have one of these times or keys."""
         moments, names = set(times), set(keys)
         return [

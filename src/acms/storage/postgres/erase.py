@@ -78,9 +78,9 @@ class Eraser:
         values = await self._db.one("left_values", {}) if texts else ()
         return [*found, *repeated(((key, value) for key, value in values), texts)]
 
-    async def find_said(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
+    async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
         """Return the ids of the messages with content that have one of these times or keys."""
         rows = await self._db.one(
-            "find_said", {"times": [micros(time) for time in times], "keys": list(keys)}
+            "find_messages", {"times": [micros(time) for time in times], "keys": list(keys)}
         )
         return [entry_id(Kind.MESSAGE, context, version, nonce) for context, version, nonce in rows]

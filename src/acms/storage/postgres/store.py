@@ -261,9 +261,9 @@ class PostgresStorage:
         """
         return await self._eraser.residue(ids, texts)
 
-    async def find_said(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
+    async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
         """Return the ids of the tenant's messages with content that have one of these times or keys."""
-        return await self._eraser.find_said(times, keys)
+        return await self._eraser.find_messages(times, keys)
 
     until_rewritten: tuple[str, ...] = (
         "old versions of rows in the files and the write-ahead log of the server: acms erase --rewrite",

@@ -221,7 +221,7 @@ WHERE ref = ?1 AND space IN (SELECT space FROM spaces) AND version IN (SELECT va
 -- name: left_values
 SELECT key, concat_ws(char(10), data, metadata) FROM kv WHERE tenant = ?;
 
--- name: find_said
+-- name: find_messages
 SELECT c.id, e.row & 4294967295, e.nonce
 FROM entries e JOIN contexts c ON c.ref = e.row >> 32
 WHERE c.tenant = ?1 AND e.kind = 'message' AND e.state IS NULL

@@ -147,11 +147,11 @@ class Eraser:
             places = await self._file.read(lambda connection: self._traced(connection, traces), large=True)
         return [*found, *places]
 
-    async def find_said(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
-        """See `SQLiteStorage.find_said`."""
+    async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
+        """See `SQLiteStorage.find_messages`."""
         values = (self._tables.tenant, dump([micros(time) for time in times]), dump(list(keys)))
         rows = await self._file.read(
-            lambda connection: self._tables.rows(connection, "find_said", values), large=True
+            lambda connection: self._tables.rows(connection, "find_messages", values), large=True
         )
         return [entry_id(Kind.MESSAGE, context, version, nonce) for context, version, nonce in rows]
 

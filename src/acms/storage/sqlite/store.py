@@ -226,9 +226,9 @@ class SQLiteStorage:
         """
         return await self._eraser.residue(ids, texts)
 
-    async def find_said(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
+    async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
         """Return the ids of the tenant's messages with content that have one of these times or keys."""
-        return await self._eraser.find_said(times, keys)
+        return await self._eraser.find_messages(times, keys)
 
     async def rewrite(self, contexts: Sequence[str], texts: Sequence[bytes]) -> Rewriting:
         """Write the whole file anew, without what is erased, and empty its write-ahead log.
