@@ -717,15 +717,16 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remaining:
-    """What an erasure left although it says what was erased."""
+    """An entry that an erasure left although it says what was erased."""
 
-    #: Id of the entry that is still there.
     id: str
-    #: source (a message that an erased fact was made from), or statement (a fact stated by hand, without that source,
-    #: whose value the erased message has).
-    kind: Literal["source", "statement"]
+    #: source (a message an erased fact was made from), statement (a fact by hand with the value of an erased message),
+    #: or copy (the original of a merge or `copy`, what was made from it, another copy; with `verify` a second import).
+    kind: Literal["source", "statement", "copy"]
     #: Id of what was erased.
     of: str
+    context: str = ""
+    version: int = 0
 
 
 UNREACHED = (
@@ -757,13 +758,13 @@ class Erasure:
     ids: tuple[str, ...]
     #: Ids of the summaries and facts among them that went because they were made from others.
     cascaded: tuple[str, ...] = ()
-    #: What was not asked for and says the same: erase it too.
+    #: What was not asked for and says the same, as far as the caller may read it: erase it too.
     remaining: tuple[Remaining, ...] = ()
     #: Ids of the contexts in which something was erased.
     contexts: tuple[str, ...] = ()
     #: What was still found of it, as far as it was looked for; empty is what one hopes for.
     residue: tuple[str, ...] = ()
-    #: Whether it was looked for.
+    #: Whether it was looked for and nothing says the same any more: false while anything remains, listed or not.
     verified: bool = False
     #: What that proves: "rows" when the store was read back, "bytes" when its files were searched too; None unless it
     #: was looked for. What had been erased before is no longer known, so of that there are rows only.

@@ -2700,10 +2700,12 @@ export interface components {
         };
         /** @description What an erasure left although it says what was erased. */
         Remaining: {
+            context: string;
             id: string;
             /** @enum {string} */
-            kind: "source" | "statement";
+            kind: "source" | "statement" | "copy";
             of: string;
+            version: number;
         };
         /** @description One message of a request that was sent. */
         RenderBlock: {

@@ -10,17 +10,27 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Protocol, cast, runtime_checkable
 
-from acms.errors import ACMSError, CorruptRecordError
+from acms.errors import ACMSError, CorruptRecordError, SessionNotFoundError
 from acms.log import encoding
 from acms.log.encoding import context_from_json, context_to_json, dump, entry_from_json, entry_to_json
 from acms.model import Context, Entry, Json, Kind, named
 from acms.ports import Progress, StorageBackend
+from acms.storage.wrapper import WrapperStorage
 
 __all__ = ["Problem", "Progress", "export", "pages", "restore", "verify"]
 
 PAGE = 500
+
+
+@runtime_checkable
+class KeepsSeals(Protocol):
+    """A store that keeps a seal with every context it makes or changes."""
+
+    async def seal_fits(self, context: str) -> bool:
+        """Return whether a context is as ACMS wrote it; true of one that was stored before there were seals."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +164,7 @@ class _Exported:
 async def verify(
     storage: StorageBackend, context: Context, *, progress: Progress | None = None
 ) -> list[Problem]:
-    """Recompute every hash and counter of a log, inherited segments too; return what does not agree."""
+    """Recompute every hash, counter and seal of a log, inherited segments too; return what does not agree."""
     head = await storage.head(context.id)
     oldest = await storage.context(context.lineage[0][0] if context.lineage else context.id)
     check = _Check(context.id, encoding.genesis(oldest.parent or oldest.id))
@@ -188,7 +198,28 @@ async def verify(
                 check.report(head.version, f"the {name} of the head is {stored}, the log says {counted}")
         if head.rewrites < check.rewrites:
             check.report(head.version, f"the head counts {head.rewrites} rewrites, the log {check.rewrites}")
+    check.problems += [
+        Problem(context=context.id, version=0, what=what) for what in await _check_context(storage, context)
+    ]
     return check.problems
+
+
+async def _check_context(storage: StorageBackend, context: Context) -> list[str]:
+    """Return what of a context something else than ACMS has changed."""
+    while isinstance(storage, WrapperStorage):
+        storage = storage.inner
+    found: list[str] = []
+    if isinstance(storage, KeepsSeals) and not await storage.seal_fits(context.id):
+        found.append("its namespace, name, parent or settings were changed by something else than ACMS")
+    root = context.id
+    if context.parent is not None:
+        try:
+            root = (await storage.context(context.parent)).root
+        except SessionNotFoundError:
+            return [*found, f"its parent {context.parent} is not in the store"]
+    if context.root != root:
+        found.append(f"it is listed in the fork tree of {context.root}, its parent is in that of {root}")
+    return found
 
 
 async def _readable(storage: StorageBackend, check: _Check, after: int, last: int) -> list[Entry]:

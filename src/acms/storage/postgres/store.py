@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple, Self
 
 from acms.errors import ACMSError, ValidationError
@@ -179,6 +179,10 @@ class PostgresStorage:
         """Return a context by its id or by the key of a live one."""
         return await self._contexts.context(id_or_key, namespace=namespace)
 
+    async def seal_fits(self, context: str) -> bool:
+        """Return whether a context is as ACMS wrote it; true of one that was stored before there were seals."""
+        return await self._contexts.seal_fits(context)
+
     async def contexts(self, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
         return await self._contexts.contexts(query)
@@ -256,6 +260,10 @@ class PostgresStorage:
         That is of rows. The files of the server keep old versions of them until `rewrite`, which also searches bytes.
         """
         return await self._eraser.residue(ids, texts)
+
+    async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
+        """Return the ids of the tenant's messages with content that have one of these times or keys."""
+        return await self._eraser.find_messages(times, keys)
 
     until_rewritten: tuple[str, ...] = (
         "old versions of rows in the files and the write-ahead log of the server: acms erase --rewrite",
