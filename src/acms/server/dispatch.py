@@ -26,7 +26,7 @@ from acms.server.operation import BASE, Call, Operation, Reply
 from acms.server.principal import EVERYWHERE
 from acms.server.service import Service
 
-__all__ = ["pairs", "routes"]
+__all__ = ["pairs", "read_body", "routes"]
 
 EVENTS = "text/event-stream"
 TAKEN_SECONDS = 30.0
@@ -176,6 +176,11 @@ def _limited(receive: Receive, headers: Mapping[str, str], most: int) -> Receive
         return message
 
     return limited
+
+
+async def read_body(receive: Receive, headers: Mapping[str, str], most: int) -> bytes:
+    """Return a body of up to so many bytes; `TooLargeError` for more."""
+    return await _whole(_limited(receive, headers, most))
 
 
 async def _whole(receive: Receive) -> bytes:
