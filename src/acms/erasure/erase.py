@@ -144,7 +144,7 @@ async def erase_subject(
     """
     if namespace is ... and actor is ...:
         raise ValidationError("give a namespace, an actor or both", field="namespace")
-    within = None if namespace is ... else _one(namespace, "namespace")
+    within = None if namespace is ... else validation.namespace_name(_one(namespace, "namespace"))
     who = None if actor is ... else _one(actor, "actor")
     contexts = await _contexts(storage, ContextQuery(namespace=within, deleted=True, limit=PAGE))
     found = [
