@@ -108,7 +108,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.mark.skipif(sys.platform == "win32", reason="the signals of POSIX")
 def test_nothing_is_written_through_inspect_on_any_store(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACMS_EMBEDDER", "none")
-    monkeypatch.setattr("webbrowser.open", lambda _: False)
+    monkeypatch.setattr("webbrowser.open", list[str]().append)
     context, message = asyncio.run(story(store))
 
     async def look(client: httpx2.AsyncClient, made: App) -> None:

@@ -85,7 +85,7 @@ class Database:
         self._sql = queries(dialect)
         commit = _COMMIT[durability] if durability else ""
         seconds = pool.statement_seconds if statement_seconds is None else statement_seconds
-        self._preamble = _READ_ONLY_PREAMBLE if pool.read_only else PREAMBLE
+        self._preamble: LiteralString = _READ_ONLY_PREAMBLE if pool.read_only else PREAMBLE
         self._settings = (self.tenant, str(max(1, int(seconds * 1000))), commit)  # 0 would be for ever
         self._opening: PerLoop[asyncio.Task[None]] = PerLoop()
         self.opened = False
