@@ -415,7 +415,7 @@ class SessionStats:
 
     session_id: str
     version: int
-    #: Everything ever said; neither decreases.
+    #: Everything ever said, but for what was erased.
     messages: int
     tokens: int
     #: What is in force: messages and the summaries that stand for some.
@@ -519,7 +519,7 @@ class ContextInfo:
     #: Id of the context it was forked from, and at which version.
     parent_id: str | None = None
     fork_version: int | None = None
-    #: Messages and their tokens so far; neither ever decreases.
+    #: Messages and their tokens so far; only an erasure makes them fewer.
     message_count: int
     total_tokens: int
     latest_version: int

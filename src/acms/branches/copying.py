@@ -35,6 +35,7 @@ from acms.model import (
 from acms.observability.logging import log
 from acms.ports import HasSpaces, Progress, StorageBackend
 from acms.storage.append_rules import segments
+from acms.storage.sessions import count_erased
 from acms.storage.wrapper import WrapperStorage
 from acms.text import index_record
 
@@ -471,6 +472,7 @@ async def _whole(storage: StorageBackend, original: Context, version: int, made:
         raise ConflictError(str(error), retryable=True, options=error.options) from error
     if (await storage.head(original.id)).epoch:  # something may have been erased behind us
         await _blank(storage, original.id, storage, made.id, after=0, last=version)
+        await count_erased(storage, made.id)
     tags = {
         name: {"version": tagged, "chain": chains.get(tagged, "")}
         for name, tagged in (await forks.tags(storage, original.id, version)).items()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, cast, runtime_checkable
 
 from acms.errors import ACMSError, CorruptRecordError, SessionNotFoundError
-from acms.log import encoding
+from acms.log import encoding, validation
 from acms.log.encoding import context_from_json, context_to_json, dump, entry_from_json, entry_to_json
 from acms.model import Context, Entry, Json, Kind, named
 from acms.ports import Progress, StorageBackend
@@ -96,6 +96,7 @@ async def restore(
         raise CorruptRecordError("the export is empty") from None
     written = _parse(line, number)
     context = context_from_json(written)
+    validation.namespace_name(context.namespace)
     if context.parent is None and context.root != context.id:
         raise CorruptRecordError(f"line {number} of the export: what is no fork is its own root")
     exported = _Exported(numbered, context, *_end(written), progress=progress)

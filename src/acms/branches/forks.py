@@ -33,6 +33,7 @@ from acms.observability.logging import log
 from acms.ports import StorageBackend
 from acms.results import Branch, Change, Delta, Diff, Tree
 from acms.storage.append_rules import segments
+from acms.storage.sessions import ERASED, count_erased
 
 if TYPE_CHECKING:
     from acms.privacy.stage import Stage
@@ -80,9 +81,11 @@ async def fork(shared: SharedSession, at: int | str | None, session_id: str | No
             created_at=datetime.now(UTC),
             parent=parent,
             fork=version,
-            inherit=(policy.POLICY, policy.PRIVATE),
+            inherit=(policy.POLICY, policy.PRIVATE, ERASED),
         )
     )
+    if ERASED in child.settings:  # the parent counts up to its head
+        await count_erased(storage, child.id)
     if child.parent != parent or version not in (None, child.fork):
         raise ConflictError(
             f"the name {name!r} stands for {await _what(storage, child)}",

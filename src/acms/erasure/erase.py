@@ -41,6 +41,7 @@ from acms.observability.operations import recorded
 from acms.ports import Progress, StorageBackend
 from acms.results import Erasure, Remaining
 from acms.storage.append_rules import segments
+from acms.storage.sessions import count_erased
 from acms.storage.traces import LEAST
 
 T = TypeVar("T")
@@ -150,7 +151,7 @@ async def erase_subject(
     """
     if namespace is ... and actor is ...:
         raise ValidationError("give a namespace, an actor or both", field="namespace")
-    within = None if namespace is ... else _one(namespace, "namespace")
+    within = None if namespace is ... else validation.namespace_name(_one(namespace, "namespace"))
     who = None if actor is ... else _one(actor, "actor")
     contexts = await _contexts(storage, ContextQuery(namespace=within, deleted=True, limit=PAGE))
     found = [
@@ -231,6 +232,7 @@ class _Erasing:
                 await self._remember(left)
             await self._blank(left)
         await self._compact_again(doomed)
+        await self._count_erased({link.owner for link in doomed if link.kind is Kind.MESSAGE})
         contexts = tuple(dict.fromkeys(link.owner for link in doomed))
         texts = sorted(self._texts)
         anew = None if files is None else await files.rewrite(contexts, texts)
@@ -513,6 +515,12 @@ class _Erasing:
             (result,) = await self._storage.append([Append(context=owner, drafts=(), jobs=(job,))])
             if isinstance(result, ACMSError) and not isinstance(result, SessionNotFoundError):
                 raise result
+
+    async def _count_erased(self, owners: set[str]) -> None:
+        """Note how much was erased in every context that reads entries of these."""
+        for context in self._contexts.values():
+            if context.id in owners or any(owner in owners for owner, _ in context.lineage):
+                await count_erased(self._storage, context.id)
 
     async def _residue(self, doomed: Sequence[Link], texts: Sequence[bytes]) -> list[str]:
         citing = [link for link in await self._doomed() if link.id not in self._gone]

@@ -167,6 +167,7 @@ async def namespace_settings(storage: StorageBackend, namespace: str) -> Mapping
 
 
 async def _namespace(storage: StorageBackend, namespace: str) -> Context:
+    validation.namespace_name(namespace)
     draft = ContextDraft(key=NAMESPACE, namespace=namespace, counter="none", created_at=datetime.now(UTC))
     return await storage.create(draft)
 

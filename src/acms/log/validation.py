@@ -64,6 +64,8 @@ def text(value: object, field: str, *, limit: int = MESSAGE_BYTES) -> str:
 UNNAMED = "default"
 """The namespace of sessions for which none was named: anybody's."""
 
+RESERVED_NAMESPACE = "@acms"
+"""The namespace in which a service keeps the audit trail of a tenant."""
 NAMESPACE = "@namespace"
 """Name of the context whose settings are those of its namespace; it has no entries."""
 PROFILE = "@profile"
@@ -80,6 +82,14 @@ def name(value: object, field: str) -> str:
         raise ValidationError("must not be empty", field=field)
     if len(checked) > NAME_CHARS:
         raise ValidationError(f"is {len(checked)} characters long, the limit is {NAME_CHARS}", field=field)
+    return checked
+
+
+def namespace_name(value: object, field: str = "namespace") -> str:
+    """Return the name of a namespace for sessions; the one that a service keeps for itself is refused."""
+    checked = name(value, field)
+    if checked == RESERVED_NAMESPACE:
+        raise ValidationError(f"{checked!r} is reserved", field=field)
     return checked
 
 

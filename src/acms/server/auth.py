@@ -51,6 +51,7 @@ class Gate:
         if tokens is not None:
             self._ways += ("Authorization: Bearer, and an access token of the identity provider",)
         self._open = config.auth == "off"
+        self._writes = config.writes
         #: Without a key the name is what keeps a web page out that has given itself an address of this machine.
         self._hosts = frozenset(_bare(one) for one in config.hosts)
         if self._open and not self._hosts:
@@ -96,9 +97,16 @@ class Gate:
     ) -> Principal:
         """Return who asks; `AuthenticationError`, `PermissionDeniedError` or `RateLimitError` when it may not.
 
+        A service that is read-only refuses every operation that writes, to everybody.
+
         A valid key or token is never slowed down by what strangers do, not even those of its own address. `known` is
         who asks for the request of which this one is a part, and is not counted again.
         """
+        if operation.writes and not self._writes:
+            raise PermissionDeniedError(
+                f"this service is read-only, and {operation.name} writes",
+                options=("ask a service that writes: acms serve",),
+            )
         if operation.scope is None:
             return self._everybody
         found = known or await self.known(headers, address)

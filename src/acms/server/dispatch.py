@@ -34,7 +34,7 @@ from acms.server.principal import EVERYWHERE
 from acms.server.rights import Right, drop_client, end_stream, limit_send_buffer
 from acms.server.service import Service
 
-__all__ = ["pairs", "routes"]
+__all__ = ["pairs", "read_body", "routes"]
 
 EVENTS = "text/event-stream"
 STREAMS = frozenset({EVENTS, "application/x-ndjson"})
@@ -211,6 +211,11 @@ def _limited(receive: Receive, headers: Mapping[str, str], most: int) -> Receive
         return message
 
     return limited
+
+
+async def read_body(receive: Receive, headers: Mapping[str, str], most: int) -> bytes:
+    """Return a body of up to so many bytes; `TooLargeError` for more."""
+    return await _whole(_limited(receive, headers, most))
 
 
 async def _whole(receive: Receive) -> bytes:

@@ -280,7 +280,7 @@ def _namespaces(given: Iterable[str]) -> tuple[str, ...]:
     """Return the names of namespaces, without the service's own."""
     if isinstance(given, str):
         raise ValidationError("must be a list of names", field="namespaces")
-    found = tuple(sorted({validation.name(one, "namespaces") for one in given}))
+    found = tuple(sorted({validation.namespace_name(one, "namespaces") for one in given}))
     if OWN in found:
         raise ValidationError(f"{OWN!r} is reserved", field="namespaces")
     return found

@@ -47,6 +47,7 @@ class Service:
             working(replace(engine, config=told), config.works),
             most=config.open_tenants,
             ready=config.ready_sessions,
+            read_only=not config.writes,
         )
         self.audit = Audit(self.stores)
         self.keys = Keys(self.stores, self.audit)

@@ -54,6 +54,7 @@ def open_storage(url: str | Path) -> Handle:
         sqlite:///notes.db?durability=relaxed          faster; a power cut may lose the last commits
         sqlite:///notes.db?tenant=acme                 data of one owner, invisible to others
         postgresql://user@host/acms?tenant=acme        a database; needs the extra `postgres`
+        postgresql://user@host/acms?mode=ro            every transaction is read-only
         postgresql://h1,h2/acms?target_session_attrs=read-write&durability=quorum
                                                        the node of several that takes writes
         postgresql://host/acms?hints=on                wake `acms worker` at once

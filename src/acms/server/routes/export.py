@@ -270,8 +270,7 @@ async def _restored(call: Call[ImportQuery, None], lines: _Lines) -> list[Import
         lines.back(*first)
         try:
             written = context_from_json(json.loads(first[1]))
-            if written.namespace == OWN:
-                raise ValidationError(f"{OWN!r} is reserved", field=f"body:{first[0]}")
+            validation.namespace_name(written.namespace, f"body:{first[0]}")
             before = await _version(storage, written)
             context = await transfer.restore(storage, lines.context(), first=first[0])
         except CorruptRecordError as error:

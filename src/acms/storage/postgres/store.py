@@ -70,7 +70,8 @@ class PostgresStorage:
     `durability` is what the server gives when it is left out; "relaxed", "disk" or "quorum" ask for it, and are refused
     when the server cannot. A lost connection, a failover and a conflict of transactions are tried again for
     `retry_seconds`, where the append has keys, an expectation or a lease, so that it cannot be written twice. With
-    `hints=True` workers of other processes that listen are told when jobs were enqueued.
+    `hints=True` workers of other processes that listen are told when jobs were enqueued. `read_only` never creates,
+    migrates or changes anything: every transaction is a read-only one.
     """
 
     def __init__(
@@ -83,12 +84,19 @@ class PostgresStorage:
         retry_seconds: float = 30.0,
         statement_seconds: float = 30.0,
         hints: bool = False,
+        read_only: bool = False,
         clock: Clock = utc_now,
         entropy: Entropy = os.urandom,
     ) -> None:
         if pool_size < 1:
             raise ValidationError("must be at least 1", field="pool_size")
-        pool = Pool.of(dsn, size=pool_size, patience=retry_seconds, statement_seconds=statement_seconds)
+        pool = Pool.of(
+            dsn,
+            size=pool_size,
+            patience=retry_seconds,
+            statement_seconds=statement_seconds,
+            read_only=read_only,
+        )
         self._db = db = Database(pool, tenant, durability=durability, clock=clock, entropy=entropy)
         self.tenant = db.tenant
         self._contexts, self._reader, self._records = Contexts(db), Reader(db), Records(db)
