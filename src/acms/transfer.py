@@ -1,4 +1,6 @@
-"""Export and restore."""
+"""Export, restore and verify."""
 
-from acms.branches.export import *
-from acms.branches.export import __all__ as __all__
+from acms.branches.export import Problem, Progress, export, pages, verify
+from acms.branches.restoring import restore
+
+__all__ = ["Problem", "Progress", "export", "pages", "restore", "verify"]

@@ -23,6 +23,7 @@ from acms.log.known import hashed
 from acms.log.policy import CompactionPolicy
 from acms.log.provenance import COPIED, COPIES, Link, Reached, Run, spans
 from acms.log.read import profile
+from acms.log.settings import read_setting
 from acms.model import (
     Append,
     Context,
@@ -245,7 +246,7 @@ class _Erasing:
         self._gone.update(link.id for link in made if link.state is State.ERASED)
         self._stated = [link.id for link in made if link.kind is Kind.FACT and not link.sources]
         reached = Reached(self._asked)
-        copies = [one for one in self._contexts.values() if COPIED in one.settings]
+        copies = [one for one in self._contexts.values() if read_setting(one.settings, COPIED)]
         followed: set[str] = set()
         while True:
             reached.spread(made)
@@ -407,7 +408,7 @@ async def _trees(storage: StorageBackend, roots: Iterable[str]) -> dict[str, Con
         query = ContextQuery(root=waiting.pop(), deleted=True, limit=PAGE)
         for context in await _contexts(storage, query):
             found[context.id] = context
-            for copy in context.settings.get(COPIES, ()):
+            for copy in read_setting(context.settings, COPIES, ()):
                 if copy not in found:
                     try:
                         waiting.add((await storage.context(copy)).root)

@@ -30,7 +30,7 @@ from acms.storage.shards import Shards
 
 __all__ = ["OWN", "Engine", "Lease", "Stores", "Tenant"]
 
-OWN = "@acms"
+OWN = validation.RESERVED_NAMESPACE
 """Name of what the service keeps for itself: the tenant of its keys, and in every tenant the namespace of its audit."""
 
 

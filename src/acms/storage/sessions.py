@@ -9,12 +9,11 @@ from typing import Any
 from acms.errors import CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log import validation
 from acms.log.encoding import load_mapping, moment
+from acms.log.settings import LABELS, METADATA, NAME, read_setting, validate_session_title
 from acms.model import EMPTY, Context, ContextQuery, Head, Json
 from acms.ports import HasHeads, StorageBackend
 from acms.results import ContextInfo, SessionPage
 
-NAME, LABELS, METADATA = "name", "labels", "metadata"
-"""Names of the settings that say what a session is."""
 _TIMES = ("after", "before")
 
 
@@ -24,7 +23,7 @@ def described(
     """Return the settings that say what a session is: those that are given; None takes an empty one away."""
     found: dict[str, Json] = {}
     if name is not None:
-        found[NAME] = validation.text(name, NAME, limit=4 * validation.NAME_CHARS) or None
+        found[NAME] = validate_session_title(name) or None
     if labels is not None:
         found[LABELS] = list(validation.labels(labels)) or None
     if metadata is not None:
@@ -86,11 +85,11 @@ def _read(row: Sequence[Any]) -> ContextInfo:
 
 
 def _about(settings: Mapping[str, Json]) -> dict[str, Any]:
-    """Return what settings say a session is called and listed by."""
+    """Return what settings say a session is called and listed by; `verify` reports what is damaged."""
     return {
-        NAME: settings.get(NAME),
-        LABELS: tuple(settings.get(LABELS, ())),
-        METADATA: settings.get(METADATA, EMPTY),
+        NAME: read_setting(settings, NAME),
+        LABELS: tuple(read_setting(settings, LABELS, ())),
+        METADATA: read_setting(settings, METADATA, EMPTY),
     }
 
 
