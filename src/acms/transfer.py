@@ -1,6 +1,4 @@
-"""Export, restore and verify."""
+"""Export and restore."""
 
-from acms.branches.export import Problem, Progress, export, pages, verify
-from acms.branches.restoring import restore
-
-__all__ = ["Problem", "Progress", "export", "pages", "restore", "verify"]
+from acms.branches.export import *
+from acms.branches.export import __all__ as __all__
