@@ -172,7 +172,7 @@ def test_times(tmp_path: Path, said: object, expected: datetime) -> None:
         ('[{"role": "user", "content": "a", "created_at": "soon"}]', "c.json", "c.json: messages[0]", "time"),
         ('{"some": "thing"}', "c.json", "c.json:1", "chat message"),
         ("42", "c.json", "c.json", "chat message"),
-        ("[" * 100_000, "c.json", "c.json:1", "JSON"),
+        ("[" * 100_000, "c.json", "c.json:1", "nested deeper than 128 levels"),
         (
             '[{"conversation": {"speaker_a": "A"}}, {"conversation": {"speaker_a": "B"}}]',
             "c.json",

@@ -23,8 +23,9 @@ from urllib.parse import quote
 import httpx2
 
 from acms import ACMS
-from acms.branches.export import export, restore, verify
+from acms.branches.export import export, verify
 from acms.branches.importers import LineReader, read_lines
+from acms.branches.restoring import restore
 from acms.client import Client
 from acms.client.session import RemoteSession
 from acms.config import RetryConfig

@@ -864,11 +864,12 @@ export interface paths {
         put?: never;
         /**
          * Read what `/export` wrote, verbatim, or the messages of a chat into a context; the first line says which.
-         * @description An export keeps its ids, versions and hashes, and may hold several contexts, parents first; it needs the scope
-         *     admin:config, as it brings settings too. A chat has one message a line, `{"role", "content"}` with what else chat
-         *     completions know, or `{"messages": […]}`, and goes into `contextId`. Both are read as they arrive. What is wrong
-         *     is refused with the number of the line, and what came before it stays: the same import again goes on from there,
-         *     and stores nothing twice.
+         * @description An export keeps its ids, versions, hashes and roles, and may hold several contexts, parents first; it needs the
+         *     scope admin:config, as it brings settings too, and `trust` when it has system or developer messages. A chat has one
+         *     message a line, `{"role", "content"}` with what else chat completions know, or `{"messages": […]}`, and goes into
+         *     `contextId`; its system and developer messages are stored as external text, unless `trust` is given. All of it is
+         *     checked before anything is stored: what is wrong is refused with the number of the line. The same import again
+         *     stores nothing twice.
          */
         post: operations["importLines"];
         delete?: never;
@@ -1549,6 +1550,7 @@ export interface components {
             actorId: string | null;
             content: string;
             createdAt: string;
+            day: string | null;
             group: string | null;
             id: string;
             later: number | null;
@@ -5071,6 +5073,7 @@ export interface operations {
         parameters: {
             query?: {
                 contextId?: string | null;
+                trust?: boolean;
             };
             header?: never;
             path?: never;

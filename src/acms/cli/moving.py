@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acms.branches import copying
+from acms.branches import copying, limits, restoring
 from acms.branches import export as transfer
 from acms.branches import witness as witnessed
 from acms.cli import render
@@ -25,12 +25,17 @@ _BACKUPS = (
 )
 
 
+STDIN = "stdin"
+"""What errors call a file that is read from stdin."""
+
+
 def _typed() -> Iterator[str]:
     """Return the lines of stdin, one at a time."""
+    lines = limits.read_lines_within(sys.stdin.buffer, STDIN)
     while True:
         with interruptible():
-            line = sys.stdin.readline()
-        if not line:
+            line = next(lines, None)
+        if line is None:
             return
         yield line
 
@@ -39,15 +44,14 @@ def _typed() -> Iterator[str]:
 async def restore(shell: Shell, file: File) -> None:
     """Write an exported session back, verbatim.
 
-    Same ids, versions and hashes, in the namespace it came from. Goes on where an interrupted one stopped.
+    Same ids, versions, hashes and roles, in the namespace it came from: restore files that you trust. All of it is
+    checked before anything is stored. Goes on where an interrupted one stopped.
     """
+    typed = file.name == "-"
+    lines, name = (_typed(), STDIN) if typed else (file, file.name)
     async with shell.opened(write=True) as storage:
         with shell.progress("restoring") as tell:
-            if file.name == "-":
-                context = await transfer.restore(storage, _typed(), progress=tell)
-            else:
-                with file.open(encoding="utf-8", newline="\n") as lines:
-                    context = await transfer.restore(storage, lines, progress=tell)
+            context = await restoring.restore(storage, lines, name=name, progress=tell)
         head = await storage.head(context.id)
     value = {
         "session": context.key,

@@ -23,6 +23,7 @@ from acms.log.known import hashed
 from acms.log.policy import CompactionPolicy
 from acms.log.provenance import COPIED, COPIES, Link, Reached, Run, spans
 from acms.log.read import profile
+from acms.log.settings import read_setting
 from acms.model import (
     Append,
     Context,
@@ -268,7 +269,7 @@ class _Erasing:
     async def _close_over(self, links: Iterable[Link]) -> Reached:
         """Return some entries with their edits and everything that was made from them."""
         reached = Reached(links)
-        copies = [one for one in self._contexts.values() if COPIED in one.settings]
+        copies = [one for one in self._contexts.values() if read_setting(one.settings, COPIED)]
         followed: set[str] = set()
         while True:
             reached.spread(self._made)
@@ -553,7 +554,7 @@ async def _trees(storage: StorageBackend, roots: Iterable[str]) -> dict[str, Con
         query = ContextQuery(root=waiting.pop(), deleted=True, limit=PAGE)
         for context in await _contexts(storage, query):
             found[context.id] = context
-            for copy in context.settings.get(COPIES, ()):
+            for copy in read_setting(context.settings, COPIES, ()):
                 if copy not in found:
                     try:
                         waiting.add((await storage.context(copy)).root)

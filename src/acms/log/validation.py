@@ -70,6 +70,8 @@ NAMESPACE = "@namespace"
 """Name of the context whose settings are those of its namespace; it has no entries."""
 PROFILE = "@profile"
 """Name of the context that holds the facts of a whole namespace."""
+AUDIT = "@audit"
+"""Name of the audit trail of a tenant, in the namespace of the service."""
 INNER = (NAMESPACE, PROFILE)
 """Names of what a namespace keeps for itself: settings and facts, no conversation."""
 _CONTEXT_ID = re.compile(r"c_[0-9a-z]{16}\Z")
@@ -90,6 +92,14 @@ def namespace_name(value: object, field: str = "namespace") -> str:
     checked = name(value, field)
     if checked == RESERVED_NAMESPACE:
         raise ValidationError(f"{checked!r} is reserved", field=field)
+    return checked
+
+
+def context_id(value: object, field: str) -> str:
+    """Return the id of a context."""
+    checked = text(value, field, limit=NAME_CHARS)
+    if not _CONTEXT_ID.match(checked):
+        raise ValidationError("is not the id of a session", field=field)
     return checked
 
 
@@ -397,15 +407,21 @@ def parts(
         found.append(_part(part, f"parts[{index}]"))
     if len(found) > PARTS:
         raise ValidationError(f"has {len(found)} parts, the limit is {PARTS}", field="parts")
-    _check_roles(found, role)
-    ids = [part.call_id for part in found if isinstance(part, ToolCall | ToolResult)]
-    if len(set(ids)) < len(ids):
-        raise ValidationError("two calls or results of one message share a call id", field="parts")
+    _check_message(found, role)
     return tuple(found), text(canonical_text(found), "content")
 
 
-def _check_roles(found: Sequence[Part], role: Role) -> None:
-    """Raise `ValidationError` for a part that another role sends."""
+def stored_parts(role: Role, found: Sequence[Part]) -> None:
+    """Validate the parts of a message that was stored before."""
+    if len(found) > PARTS:
+        raise ValidationError(f"has {len(found)} parts, the limit is {PARTS}", field="parts")
+    for index, part in enumerate(found):
+        _part(part, f"parts[{index}]")
+    _check_message(found, role)
+
+
+def _check_message(found: Sequence[Part], role: Role) -> None:
+    """Raise `ValidationError` for a part that another role sends, and for a call id that is used twice."""
     for part in found:
         if isinstance(part, _ASSISTANT_ONLY) and role is not Role.ASSISTANT:
             raise ValidationError(
@@ -413,6 +429,9 @@ def _check_roles(found: Sequence[Part], role: Role) -> None:
             )
         if isinstance(part, ToolResult) and role is not Role.TOOL:
             raise ValidationError(f"ToolResult belongs to role tool, not {role.value}", field="parts")
+    ids = [part.call_id for part in found if isinstance(part, ToolCall | ToolResult)]
+    if len(set(ids)) < len(ids):
+        raise ValidationError("two calls or results of one message share a call id", field="parts")
 
 
 def canonical_text(found: Sequence[Part]) -> str:

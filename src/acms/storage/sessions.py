@@ -9,14 +9,11 @@ from typing import Any
 from acms.errors import CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log import policy, validation
 from acms.log.encoding import load_mapping, moment
+from acms.log.settings import ERASED, LABELS, METADATA, NAME, read_setting, validate_session_title
 from acms.model import EMPTY, Context, ContextQuery, Head, Json, Kind, State
 from acms.ports import HasHeads, StorageBackend
 from acms.results import ContextInfo, SessionPage
 
-NAME, LABELS, METADATA = "name", "labels", "metadata"
-"""Names of the settings that say what a session is."""
-ERASED = "erased_counts"
-"""Name of the setting that says how many messages and tokens of a session were erased."""
 _TIMES = ("after", "before")
 
 
@@ -26,7 +23,7 @@ def described(
     """Return the settings that say what a session is: those that are given; None takes an empty one away."""
     found: dict[str, Json] = {}
     if name is not None:
-        found[NAME] = validation.text(name, NAME, limit=4 * validation.NAME_CHARS) or None
+        found[NAME] = validate_session_title(name) or None
     if labels is not None:
         found[LABELS] = list(validation.labels(labels)) or None
     if metadata is not None:
@@ -88,7 +85,7 @@ def _read(row: Sequence[Any]) -> ContextInfo:
 
 def _counts(settings: Mapping[str, Json], messages: int, tokens: int) -> dict[str, int]:
     """Return the counters of a session: what its head counts, less what was erased."""
-    erased = settings.get(ERASED, {})
+    erased = read_setting(settings, ERASED, {})
     return {
         "message_count": messages - erased.get("messages", 0),
         "total_tokens": tokens - erased.get("tokens", 0),
@@ -109,11 +106,11 @@ async def count_erased(storage: StorageBackend, context: str) -> None:
 
 
 def _about(settings: Mapping[str, Json]) -> dict[str, Any]:
-    """Return what settings say a session is called and listed by."""
+    """Return what settings say a session is called and listed by; `verify` reports what is damaged."""
     return {
-        NAME: settings.get(NAME),
-        LABELS: tuple(settings.get(LABELS, ())),
-        METADATA: settings.get(METADATA, EMPTY),
+        NAME: read_setting(settings, NAME),
+        LABELS: tuple(read_setting(settings, LABELS, ())),
+        METADATA: read_setting(settings, METADATA, EMPTY),
     }
 
 

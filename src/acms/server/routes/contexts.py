@@ -14,6 +14,7 @@ from acms.errors import NotFoundError, SessionNotFoundError, ValidationError
 from acms.log import policy as policy_levels
 from acms.log import validation
 from acms.log.policy import POLICY, PRIVATE, CompactionPolicy, changed
+from acms.log.settings import read_setting
 from acms.model import Context, ContextDraft, ContextQuery, Head, Json
 from acms.nouns import write
 from acms.providers.tokens import default_counter
@@ -118,7 +119,7 @@ def etag(head: Head) -> dict[str, str]:
 def context_json(context: Context, head: Head) -> dict[str, Json]:
     """Write a context."""
     settings = context.settings
-    policy: Mapping[str, Json] = settings.get(POLICY, {})
+    policy: Mapping[str, Json] = read_setting(settings, POLICY, {})
     found = info(context, head)
     return write(
         ContextDetails(
