@@ -192,6 +192,7 @@ class View:
             profile=shared.namespace if self._at is None else None,
             moment=shared.clock() if self._at is None else None,
             rerank=shared.candidates,
+            external_share=shared.config.recall.external_budget_pct,
         )
 
     def _everywhere(self, scope: str) -> str | None:
