@@ -10,6 +10,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from acms.frames import quote_speakers
 from acms.model import Json, Part, Privacy, Role, Source, Text
 
 __all__ = [
@@ -354,10 +355,8 @@ class RenderDetails(LoggedRender):
 SEPARATOR = "\n\n"
 """What stands between two paragraphs."""
 
-_BREAKS = r"\n\r\v\f\x85\u2028\u2029"
 _DAY = r", \d{4}-\d\d-\d\d"
-_SPEAKERS = "|".join((*(role.value for role in Role), "fact", "summary"))
-_SPOKEN = re.compile(rf"(?<=[{_BREAKS}])(?=[^\S{_BREAKS}]{{0,80}}(?:{_SPEAKERS})(?:{_DAY})?:)", re.IGNORECASE)
+_SPEAKERS = (*(role.value for role in Role), "fact", "summary")
 _DATED = re.compile(rf"([^\n:]{{1,300}}?)({_DAY}): ")
 
 
@@ -371,7 +370,7 @@ def paragraph(speaker: str | None, content: str, day: str | None = None) -> str:
     if not speaker:
         return content
     name = " ".join(speaker.split())
-    return speak(f"{name}, {day}" if day else name, _SPOKEN.sub("> ", content))
+    return speak(f"{name}, {day}" if day else name, quote_speakers(content, _SPEAKERS))
 
 
 def under_days(paragraphs: Iterable[str]) -> Iterator[str]:

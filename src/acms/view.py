@@ -92,6 +92,11 @@ class View:
         return self._shared.config.recall.effort
 
     @property
+    def external_share(self) -> float:
+        """Share of a recall that external text may take, see `RecallConfig.external_budget_pct`."""
+        return self._shared.config.recall.external_budget_pct
+
+    @property
     def counter(self) -> TokenCounter:
         """How the tokens of its messages are counted."""
         return self._shared.counter

@@ -115,7 +115,9 @@ def plans(draw: st.DrawFn) -> Made:
     start = draw(st.integers(0, len(ranked)))
     floor = draw(st.sampled_from([0.0, 0.4, 1.0]))
     past, current = ranked[:start], ranked[start:]
-    return Made(counter, budget, ranked, lambda limit: share(past, current, limit, floor, 0.25), bool(current))
+    return Made(
+        counter, budget, ranked, lambda limit: share(past, current, limit, floor, 0.25), bool(current)
+    )
 
 
 def joined(items: Sequence[ContextItem], budget: int = 0) -> str:
@@ -325,7 +327,12 @@ def test_of_a_candidate_larger_than_half_the_budget_an_excerpt_is_taken() -> Non
 def test_only_the_best_may_be_excerpts_and_only_where_there_is_room() -> None:
     scores = (0.2, 0.9, 0.8, 0.7)
     past = [one._replace(score=score) for one, score in zip(ranked(*[900] * 4), scores, strict=True)]
-    assert [choice.rule for choice in share(past, (), 1000, 0.4, 0.25)] == ["budget", "score", "excerpt", "budget"]
+    assert [choice.rule for choice in share(past, (), 1000, 0.4, 0.25)] == [
+        "budget",
+        "score",
+        "excerpt",
+        "budget",
+    ]
     assert [choice.rule for choice in share(past, (), 600, 0.4, 0.25)] == [
         "budget",
         "excerpt",

@@ -261,7 +261,11 @@ def clustered(seed: int, count: int = 3000, dimension: int = 256) -> tuple[Field
 def kept(field: Field, asked: Question) -> set[int]:
     terms = Terms(weights=WEIGHTS, episode=False)
     offered = offer(field, rank(field, asked), terms, FRAME)
-    return {choice.candidate.unit.version for choice in share(offered.past, (), 2000, 0.0, 0.25) if choice.included}
+    return {
+        choice.candidate.unit.version
+        for choice in share(offered.past, (), 2000, 0.0, 0.25)
+        if choice.included
+    }
 
 
 def test_sign_bits_choose_what_exact_cosines_choose(monkeypatch: pytest.MonkeyPatch) -> None:

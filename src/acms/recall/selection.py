@@ -216,6 +216,7 @@ def _by_score(
     chosen: dict[int, Choice] = {}
     ranks = {False: 0, True: 0}
     waiting: dict[int, bool] = {}
+    beyond_share: set[int] = set()
     for index in order:
         one = past[index]
         excerpt = ranks[one.external] < EXCERPTS
@@ -229,6 +230,8 @@ def _by_score(
         choice = _choose(one, budget, external.limit(one, left), whole=whole, excerpt=excerpt)
         if one.external and not choice.included:
             waiting[index] = excerpt
+            if one.tokens <= left:
+                beyond_share.add(index)
             continue
         chosen[index] = choice
         left -= _taken(choice)
@@ -241,7 +244,7 @@ def _by_score(
     for index, excerpt in waiting.items():
         one = past[index]
         if external.binds:
-            chosen[index] = external.left_out(one) if one.tokens <= left else _too_large(one, left)
+            chosen[index] = external.left_out(one) if index in beyond_share else _too_large(one, left)
         elif index in heirs and not chosen[heirs[index]].included:
             chosen[index] = _without_heir(one)
         else:
