@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from acms import ACMS, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat
-from acms.frames import open_closing_tags, quote_speakers
 from acms.ports import Codec, SummaryRequest, Turn
 from acms.prompt import Prompt
+from acms.prompt_types import open_closing_tags, quote_speakers
 from acms.providers.http_summarizer import HTTPSummarizer
 from acms.providers.tokens import default_counter
 from acms.text import chat_messages

@@ -9,8 +9,8 @@ from functools import cache
 from importlib.resources import files
 
 from acms.errors import ConfigurationError
-from acms.frames import OPENING
 from acms.ports import SummaryRequest, Turn
+from acms.prompt_types import OPENING
 from acms.providers.arguments import model_name
 from acms.providers.chat import Chat
 from acms.providers.http import Endpoint, OverEndpoint, endpoint

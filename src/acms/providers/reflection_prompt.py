@@ -10,9 +10,9 @@ import json
 import re
 from collections.abc import Mapping
 
-from acms.frames import escape_tags
 from acms.knowledge import Fact
 from acms.ports import ReflectionRequest, Turn
+from acms.prompt_types import escape_tags
 from acms.providers.reflection_parser import cleaned
 
 #: The JSON schema of an answer: nothing optional, no unions, so that every vendor's strict mode takes it.

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from acms.frames import open_closing_tags
 from acms.model import Json, Media, Part, Role, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
+from acms.prompt_types import open_closing_tags
 from acms.results import ContextItem, named
 
 PER_MESSAGE = 4
