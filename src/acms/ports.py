@@ -45,7 +45,7 @@ from acms.model import (
     SessionHead,
     State,
 )
-from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
+from acms.prompt_types import SEPARATOR, CacheMark, Count, PromptMessage, Tool, Usage, paragraph
 from acms.results import SessionPage
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class SummaryRequest:
 
     def text(self) -> str:
         """Return the turns as `speaker: text` paragraphs."""
-        return "\n\n".join(f"{turn.speaker}: {turn.text}" for turn in self.turns)
+        return SEPARATOR.join(paragraph(turn.speaker, turn.text) for turn in self.turns)
 
 
 class Summarizer(Protocol):

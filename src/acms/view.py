@@ -92,6 +92,11 @@ class View:
         return self._shared.config.recall.effort
 
     @property
+    def external_share(self) -> float:
+        """Share of a recall that external text may take, see `RecallConfig.external_budget_pct`."""
+        return self._shared.config.recall.external_budget_pct
+
+    @property
     def counter(self) -> TokenCounter:
         """How the tokens of its messages are counted."""
         return self._shared.counter
@@ -192,6 +197,7 @@ class View:
             profile=shared.namespace if self._at is None else None,
             moment=shared.clock() if self._at is None else None,
             rerank=shared.candidates,
+            external_share=shared.config.recall.external_budget_pct,
         )
 
     def _everywhere(self, scope: str) -> str | None:

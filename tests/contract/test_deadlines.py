@@ -373,3 +373,11 @@ def test_the_source_on_a_server_is_found_beside_what_a_source_is() -> None:
 def test_an_address_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         HTTPSource(**{"layer": "L2", **wrong})
+
+
+async def test_reading_a_long_answer_is_not_the_time_of_its_provider() -> None:
+    many = [item(f"c{number}", text=f"The orders migration of step {number}.") for number in range(8_000)]
+    source = Source("L2", many, name="flood", deadline_ms=20)  # it answers at once; reading takes far longer
+    reply = await engine(source).render(request())
+    assert "PROVIDER_TIMEOUT" not in codes(reply)
+    assert reply.fragments

@@ -16,19 +16,15 @@ from acms.recall.candidates import Offer, Terms, offer, unit_at
 from acms.recall.corpus import Field
 from acms.recall.index import Floats, widened
 from acms.recall.planner import (
-    EXCERPT,
-    EXCERPTS,
     LEAST,
-    RESULT,
     Candidate,
     Choice,
     TextFrame,
-    best_first,
     candidate,
-    share,
 )
 from acms.recall.rank import Question, Ranking, alike, raise_score, rank
 from acms.recall.request import EVIDENT
+from acms.recall.selection import EXCERPT, EXCERPTS, RESULT, best_first, share
 from acms.recall.vector_score import by_meaning, cosines
 from acms.text.markers import WEIGHTS, boost
 from tests.support.counters import Counting
@@ -220,7 +216,7 @@ def test_a_budget_is_divided_as_a_loop_over_candidates_divides_it(random: Random
     past = drawn_candidates(random, 1, random.randint(0, 30))
     current = drawn_candidates(random, 100, random.randint(0, 6))
     budget, floor = random.choice([0, 50, 150, 1000, 4000]), random.choice([0.0, 0.4, 1.0])
-    assert share(past, current, budget, floor) == plain_share(past, current, budget, floor)
+    assert share(past, current, budget, floor, 0.25) == plain_share(past, current, budget, floor)
 
 
 # ── vectors ─────────────────────────────────────────────────────────────────────────────────────────────────────────

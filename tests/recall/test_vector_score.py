@@ -15,8 +15,9 @@ from acms.recall import vector_score
 from acms.recall.candidates import Terms, offer
 from acms.recall.corpus import NEAR, Field
 from acms.recall.index import BLOCK, Segment, Vectors, signs
-from acms.recall.planner import TextFrame, share
+from acms.recall.planner import TextFrame
 from acms.recall.rank import MEANT, Question, rank
+from acms.recall.selection import share
 from acms.recall.vector_score import by_meaning, cosines, level, with_context
 from acms.text.markers import WEIGHTS
 from tests.recall.test_planner import BYTES
@@ -260,7 +261,11 @@ def clustered(seed: int, count: int = 3000, dimension: int = 256) -> tuple[Field
 def kept(field: Field, asked: Question) -> set[int]:
     terms = Terms(weights=WEIGHTS, episode=False)
     offered = offer(field, rank(field, asked), terms, FRAME)
-    return {choice.candidate.unit.version for choice in share(offered.past, (), 2000, 0.0) if choice.included}
+    return {
+        choice.candidate.unit.version
+        for choice in share(offered.past, (), 2000, 0.0, 0.25)
+        if choice.included
+    }
 
 
 def test_sign_bits_choose_what_exact_cosines_choose(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -334,6 +334,7 @@ def _lone(field: Field, ranking: Ranking, documents: Ints, terms: Terms, frame: 
     """
     codes, labels = field.labels
     places = ranking.places
+    external = field.external
     known: dict[int, tuple[int, float, Source, tuple[str, ...]]] = {}
     said: list[int] = codes[places].tolist()
     for code in set(said):
@@ -364,6 +365,7 @@ def _lone(field: Field, ranking: Ranking, documents: Ints, terms: Terms, frame: 
             repeat(0),
             repeat(""),
             repeat(""),
+            repeat(False) if external is None else external[places].tolist(),
             strict=False,
         ),
     )

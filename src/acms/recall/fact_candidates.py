@@ -141,7 +141,10 @@ class Known:
         """Return the facts that answer, oldest first; of very many only the best."""
         places = [place for place, found in enumerate(self.relevance) if found > 0]
         if len(places) > CANDIDATES:
-            places = sorted(sorted(places, key=lambda place: -self._worth[place])[:CANDIDATES])
+            best = sorted(places, key=lambda place: -self._worth[place])
+            outside = [place for place in best if self.doc(place).external]
+            own = [place for place in best if not self.doc(place).external]
+            places = sorted([*own[:CANDIDATES], *outside[:CANDIDATES]])
         framing = frame.cost(None, (), FACT)
         found: list[Candidate] = []
         for place in places:
@@ -161,6 +164,7 @@ class Known:
                     self.parts(place),
                     self.later.get(place, 0),
                     when,
+                    external=doc.external,
                 )
             )
         return found

@@ -63,7 +63,8 @@ def above_facts(ranking: Ranking, known: Known) -> None:
         if known.relevance[place] > 0:
             later = _after_source(field, ranking, known, document)
             if later is None:  # by versions: an edit stands where its message did
-                places = field.later_than(document)
+                external = known.doc(place).external
+                places = _credible(field, field.later_than(document), external=external)
                 later = _nearest(field, ranking, document, places, np.arange(len(field)))
             if later is not None:
                 known.later[place] = field.document(later) + 1
@@ -89,11 +90,16 @@ def _after(field: Field, ranking: Ranking, place: int) -> Later | None:
     codes, labels = field.labels
     same = np.array([_speaks_too(doc, label.actor, label.role is None) for label in labels], bool)
     same = same[codes.astype(np.int64)]
-    places = field.following(place)
+    places = _credible(field, field.following(place), external=doc.external)
     same &= field.column("episode") != doc.episode
     there = same[places] & (field.column("minute")[places] >= field.column("minute")[place])
     later = _nearest(field, ranking, document, places[there], np.flatnonzero(same))
     return None if later is None else Later(later, place)
+
+
+def _credible(field: Field, places: Ints, *, external: bool) -> Ints:
+    """Return the places whose entries may speak for an earlier one: external text only for external text."""
+    return places if external or field.external is None else places[~field.external[places]]
 
 
 def _speaks_too(doc: Doc, actor: str | None, summary: bool) -> bool:

@@ -7,17 +7,16 @@ plan is made again with that much less (decision 0004).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from acms.log import summary_levels, trust
 from acms.log.encoding import locate
 from acms.log.in_force import FACT, Demotion, Doc, Lone, Unit, shown_role, speaker
 from acms.log.validity import labelled
-from acms.model import Entry, Kind, Media, Part, Privacy, Role, Source, Span, ToolResult
+from acms.model import Entry, Kind, Media, Origin, Part, Privacy, Role, Source, Span, ToolResult
 from acms.ports import Frame, TokenCounter
 from acms.privacy.modes import Cleared
 from acms.prompt_types import SEPARATOR, speak, under_days
@@ -108,14 +107,6 @@ class Scores(NamedTuple):
 Steps: TypeAlias = Generator[list[str] | Pairs, Any, T]
 """A plan under way: it asks for entries by id and goes on with them by id, or for `Scores`."""
 
-EXCERPT = 0.5
-"""A unit larger than this share of the budget may be shown as an excerpt when it does not fit."""
-MARKED_SHARE = 0.25
-"""Share of what the past may fill that is reserved for marked messages which hold a quarter of what the best does."""
-EXCERPTS = 3
-"""Best candidates that may be shown as an excerpt."""
-RESULT = 0.125
-"""A tool call whose answers are larger than this share of the budget is shown with what in them answers."""
 SUMMARIES_SHARE = 0.25
 """Share of what the latest message leaves that is reserved for summaries of what does not fit (decision 0061)."""
 LEAST = 48
@@ -141,6 +132,8 @@ class Candidate(NamedTuple):
     label: str = ""
     #: Id of it, without which this is not shown: versions of several logs are told apart.
     heir: str = ""
+    #: Whether it is external text, or was made from some.
+    external: bool = False
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -175,7 +168,12 @@ def candidate(unit: Unit[Entry] | Unit[Doc], source: Source, frame: Frame) -> Ca
     costs = tuple(
         [entry.tokens + frame.cost(shown_role(entry), entry.parts, speaker(entry)) for entry in unit.entries]
     )
-    return Candidate(unit, source, costs, sum(costs))
+    external = any(map(_is_external, unit.entries))
+    return Candidate(unit, source, costs, sum(costs), external=external)
+
+
+def _is_external(entry: Entry | Doc) -> bool:
+    return entry.external if isinstance(entry, Doc) else trust.of(entry) is Origin.EXTERNAL
 
 
 def telling(one: Candidate, told: str) -> Candidate:
@@ -264,190 +262,6 @@ def _in_length(one: Candidate, room: int) -> Candidate:
     entry, level = found
     tokens = one.tokens - entry.tokens + level.tokens
     return one._replace(unit=Unit((summary_levels.at_level(entry, level),)), costs=(tokens,), tokens=tokens)
-
-
-def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, floor: float) -> list[Choice]:
-    """Divide a budget between the past and the current episode, both oldest first.
-
-    The latest message first; then up to `floor` of the budget for the rest of the current episode, marked messages
-    and then newest first; then what answers, marked answers of the past in a share of it and the rest by score, of the
-    past as of the current episode; then what is left for the current episode again. A share that is not used flows on.
-    """
-    shown: list[Choice | None] = [None] * len(current)
-    left = budget
-    if current:
-        latest = current[-1]
-        rule = "latest" if latest.tokens <= left else "cut"
-        shown[-1] = Choice(latest, True, rule, "the latest message is always shown", left)
-        left -= latest.tokens
-    reserved = min(left, int(budget * floor) - (budget - left))
-    rest = range(len(current) - 1)
-    heirs = {one.heir for one in past if one.heir}
-
-    def first(index: int) -> tuple[bool, bool, int]:
-        one = current[index]
-        linked = bool(heirs) and any(entry.id in heirs for entry in one.unit.entries)
-        return not linked, not one.markers, -one.unit.version
-
-    for index in sorted(rest, key=first):
-        one = current[index]
-        if one.tokens <= reserved:
-            shown[index] = Choice(one, True, "episode", "in the current episode, within its reserved share")
-            reserved -= one.tokens
-            left -= one.tokens
-    competing = [index for index in rest if shown[index] is None and current[index].relevance > 0]
-    found, left = _past([*past, *(current[index] for index in competing)], budget, left)
-    for index in competing[::-1]:
-        shown[index] = found.pop()
-    for index in sorted(rest, key=lambda index: -current[index].unit.version):
-        if shown[index] is not None:
-            continue
-        one = current[index]
-        if one.tokens <= left:
-            shown[index] = Choice(one, True, "episode", "in the current episode, in the share others left")
-            left -= one.tokens
-        else:
-            shown[index] = _too_large(one, left)
-    found += [choice for choice in shown if choice is not None]
-    return complete(found)
-
-
-def capped(choices: list[Choice], most: int) -> list[Choice]:
-    """Keep the best items by rank, so many at most, no group divided.
-
-    What has a later statement on the same subject is kept with that one or not at all.
-    """
-    there = [index for index, choice in enumerate(choices) if choice.included]
-    places = {entry.id: index for index in there for entry in choices[index].candidate.unit.entries}
-    kept: set[int] = set()
-    left = most
-    for index in sorted(there, key=lambda at: best_first(choices[at].candidate)):
-        chain = [index]
-        while (heir := places.get(choices[chain[-1]].candidate.heir)) is not None and heir not in chain:
-            chain.append(heir)
-        new = [at for at in chain if at not in kept]
-        size = sum(len(choices[at].candidate.costs) for at in new)
-        if size <= left:
-            kept.update(new)
-            left -= size
-    why = f"not among the {most} best"
-    return [
-        choice._replace(included=False, rule="limit", reason=why)
-        if choice.included and index not in kept
-        else choice
-        for index, choice in enumerate(choices)
-    ]
-
-
-def _past(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choice], int]:
-    """Choose what fits, by score; marked messages of the past that answer have a share reserved.
-
-    What is talked about a lot makes the words of a decision common, and then chatter that shares them goes before it.
-    """
-    reserved = int(left * MARKED_SHARE)
-    first = [one for one in past if one.source is Source.MARKED and 4 * one.relevance >= 1 and not one.heir]
-    kept: set[int] = set()
-    for one in sorted(first, key=best_first):
-        if one.tokens <= reserved:
-            kept.add(id(one))
-            reserved -= one.tokens
-    return _by_score(past, budget, left, kept)
-
-
-def best_first(one: Candidate) -> tuple[bool, float, float, int]:
-    """Return what sorts candidates: those that answer by themselves first, by score, then as they were said."""
-    return one.relevance <= 0, -one.score, -one.relevance, one.unit.version
-
-
-def complete(choices: list[Choice]) -> list[Choice]:
-    """Take back what would be shown without the later statement on the same subject."""
-    if not any(choice.candidate.heir for choice in choices):
-        return choices
-    out = {entry.id for choice in choices if not choice.included for entry in choice.candidate.unit.entries}
-    while lacking := [
-        index for index, choice in enumerate(choices) if choice.included and choice.candidate.heir in out
-    ]:
-        for index in lacking:
-            one = choices[index].candidate
-            choices[index] = _without_heir(one)
-            out.update(entry.id for entry in one.unit.entries)
-    return choices
-
-
-def _without_heir(one: Candidate) -> Choice:
-    version = version_of(one.heir) or one.later
-    return Choice(one, False, "later", f"v{version}, later on the same subject, did not fit")
-
-
-def _by_score(
-    past: Sequence[Candidate], budget: int, left: int, kept: Collection[int]
-) -> tuple[list[Choice], int]:
-    """Choose what of the past fits into what is left of a budget, what is kept and then by score; return what is left.
-
-    What has a later statement on the same subject is shown with that one or not at all, so that one is chosen first.
-    """
-    order = [index for *_, index in sorted([(*best_first(one), index) for index, one in enumerate(past)])]
-    if kept:  # the best answer of all comes first nevertheless
-        order[1:] = sorted(order[1:], key=lambda index: id(past[index]) not in kept)
-    heirs = _heirs(past)
-    if heirs:
-        order = list(dict.fromkeys(at for index in order for at in _chain(index, heirs)))
-    whole = sum(one.tokens for one in past) <= left
-    chosen: dict[int, Choice] = {}
-    for rank, index in enumerate(order):
-        one = past[index]
-        tokens = one.tokens
-        room = min(left, max(int(budget * RESULT), LEAST)) if len(one.costs) > 1 and not whole else 0
-        if index in heirs and not chosen[heirs[index]].included:  # the room is for others
-            chosen[index] = _without_heir(one)
-        elif tokens > room >= min(one.costs) + LEAST:
-            why = f"what answers in a tool call of {tokens} tokens"
-            chosen[index] = Choice(one, True, "excerpt", why, room)
-            left -= room
-        elif tokens <= left:
-            markers = one.unit.markers
-            why = f"marked {', '.join(markers)}, and relevant" if markers else "relevant to the query"
-            chosen[index] = _chosen((one, True, "score", why, 0))
-            left -= tokens
-        elif rank < EXCERPTS and tokens > budget * EXCERPT and left >= LEAST and len(one.costs) == 1:
-            excerpt = min(left, max(budget // 3, LEAST))
-            why = f"an excerpt of {tokens} tokens, relevant to the query"
-            chosen[index] = Choice(one, True, "excerpt", why, excerpt)
-            left -= excerpt
-        else:
-            chosen[index] = _too_large(one, left)
-    return list(map(chosen.__getitem__, range(len(past)))), left
-
-
-def _chain(index: int, heirs: Mapping[int, int]) -> list[int]:
-    """Return the place of a candidate behind those of the later statements it needs, the last of them first."""
-    found = [index]
-    while found[-1] in heirs and heirs[found[-1]] not in found:
-        found.append(heirs[found[-1]])
-    return found[::-1]
-
-
-def _heirs(past: Sequence[Candidate]) -> dict[int, int]:
-    """Return the places of the later statements among some candidates, by those of the earlier ones."""
-    linked = [(index, one) for index, one in enumerate(past) if one.heir]
-    if not linked:
-        return {}
-    versions = {one.later for _, one in linked}
-    later = {
-        entry.id: index
-        for index, one in enumerate(past)
-        if one.unit.version in versions
-        for entry in one.unit.entries
-    }
-    return {index: later[one.heir] for index, one in linked if one.heir in later}
-
-
-_chosen: Callable[[tuple[Candidate, bool, str, str, int]], Choice] = partial(tuple.__new__, Choice)
-"""Make a choice of all its fields at once: calling the class takes three times as long."""
-
-
-def _too_large(one: Candidate, left: int) -> Choice:
-    return _chosen((one, False, "budget", f"needs {one.tokens} tokens, {max(left, 0)} are left", 0))
 
 
 def fit(

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from acms.recall.corpus import NEAR, Field
 from acms.recall.index import Floats, Ints
 from acms.recall.vector_score import Level, Meaning, by_meaning, cosines, level, slots_of, with_context
+from acms.text.index_record import EXTERNAL
 from acms.text.tokenizer import found_by, names, rarity, tally, term, terms, words
 
 DEEP = 10
@@ -263,7 +264,10 @@ class Ranking:
 
     def keep(self, tokens: int) -> None:
         """Keep the best candidates that hold so many tokens, a few at least, and all that are marked or linked."""
-        held = self.field.column("tokens")[self.places].cumsum(dtype=np.int64)
+        held = self.field.column("tokens")[self.places]
+        if self.field.external is not None:  # external text keeps no other text out
+            held = held * ~self.field.external[self.places]
+        held = held.cumsum(dtype=np.int64)
         size = max(FEWEST, int(held.searchsorted(tokens)) + 1)
         if size < len(self.places):
             rest, marked = self.places[size:], self.field.marked()
@@ -429,16 +433,26 @@ BESIDE = 0.1
 def _best(field: Field, fused: Floats, own: Floats, size: int) -> Ints:
     """Return the places of the candidates, best first, those with evidence of their own before all others."""
     ordered = fused + (own > 0) * np.float32(1 + fused.max(initial=0.0))
-    places = largest(ordered, size)
+    places = _largest_of_each(ordered, field.external, size)
     places = places[ordered[places] > 0]
     places = places[np.lexsort((places, -ordered[places]))]
     marked = field.marked()
     if marked is not None and len(places) < len(field):
         marked[places] = False
+        if field.external is not None:
+            marked &= ~field.external
         others = np.flatnonzero(marked & (own > 0))
         others = others[largest(fused[others], MARKED)]
         places = np.concatenate([places, others[np.lexsort((others, -fused[others]))]])
     return places
+
+
+def _largest_of_each(values: Floats, external: NDArray[np.bool_] | None, size: int) -> Ints:
+    """Return the places of the largest values: so many of external text and as many of all other text."""
+    if external is None:
+        return largest(values, size)
+    groups = [np.flatnonzero(external), np.flatnonzero(~external)]
+    return np.concatenate([places[largest(values[places], size)] for places in groups])
 
 
 def _rescored(field: Field, found: Meaning, size: int) -> int:
@@ -451,15 +465,17 @@ def _rescored(field: Field, found: Meaning, size: int) -> int:
 def alike(field: Field, ranking: Ranking) -> list[int]:
     """Return for each candidate the index of the best one that says the same: its own when there is no better one.
 
-    Two entries say the same when they hold the same words, whatever their order.
+    Two entries say the same when they hold the same words, whatever their order. External text never takes the place of
+    other text.
     """
     documents = field.documents(ranking.places)
     prints = field.snapshot.column("print")[documents].tolist()
     exact = field.snapshot.column("exact")[documents].tolist()
-    first: dict[tuple[int, int], int] = {}
+    external = (field.snapshot.column("flags")[documents] & EXTERNAL).tolist()
+    first: dict[tuple[int, int, int], int] = {}
     return [
         first.setdefault(key, index) if key[0] else index
-        for index, key in enumerate(zip(prints, exact, strict=True))
+        for index, key in enumerate(zip(prints, exact, external, strict=True))
     ]
 
 

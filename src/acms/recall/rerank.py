@@ -14,8 +14,9 @@ from acms.model import Entry, Kind, Privacy
 from acms.prompt_types import speak
 from acms.recall.candidates import Offer
 from acms.recall.corpus import Field
-from acms.recall.planner import Candidate, Choice, Pairs, Scores, Steps, best_first, trimmed
+from acms.recall.planner import Candidate, Choice, Pairs, Scores, Steps, trimmed
 from acms.recall.rank import Ranking, raise_score
+from acms.recall.selection import best_first, external_last
 
 ABOVE = 1e-4
 """How much better than an earlier statement the one that takes its place is, of what is left to 1."""
@@ -34,6 +35,8 @@ class Reranked:
     min_relevance: float = 0.0
     #: Ids of (a later statement, the one whose place it takes), in the order of the latter.
     successions: Sequence[tuple[str, str]] = ()
+    #: Share of these candidates that external text has while other text is left out.
+    external_share: float
 
 
 def successions(rankings: Iterable[Ranking]) -> list[tuple[str, str]]:
@@ -55,7 +58,9 @@ def reranked(offered: Offer, asked: Reranked, warnings: list[str]) -> Steps[Offe
     Its score is the relevance of a candidate, and markers raise it as they raise any other; what takes the place of an
     earlier statement stays above it. Without an answer all stays as it was. Of blocked messages nothing is shown to it.
     """
-    order = sorted(range(len(offered.past)), key=lambda index: best_first(offered.past[index]))[: asked.most]
+    order = sorted(range(len(offered.past)), key=lambda index: best_first(offered.past[index]))
+    external = [index for index in order if offered.past[index].external]
+    order = external_last(order, external, int(asked.most * asked.external_share))[: asked.most]
     entries = [entry for index in order for entry in offered.past[index].unit.entries]
     known = {entry.id: entry for entry in entries if isinstance(entry, Entry)}
     wanted = [entry.id for entry in entries if entry.id not in known]
