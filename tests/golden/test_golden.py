@@ -20,7 +20,7 @@ AREAS = [pytest.param(area, marks=[pytest.mark.slow] if area.slow else [], id=st
 
 
 @pytest.mark.parametrize("area", AREAS)
-async def test_results_are_as_recorded(area: Area, request: pytest.FixtureRequest) -> None:
+def test_results_are_as_recorded(area: Area, request: pytest.FixtureRequest) -> None:
     if area.given:
         folder = request.getfixturevalue("data_dir")
         missing = [path for path in SETS.get(area.source, (area.source,)) if not (folder / path).exists()]
@@ -31,7 +31,7 @@ async def test_results_are_as_recorded(area: Area, request: pytest.FixtureReques
             LocalEmbedder()
         except MissingExtraError as missing:
             pytest.skip(str(missing))
-    found = book.normal(await area.records())
+    found = book.normal(area.records())
     apart = book.differences(book.read(area.family, area.source), found)
     if apart:
         pytest.fail(f"{area}: {apart}", pytrace=False)
