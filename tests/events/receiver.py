@@ -83,5 +83,5 @@ def receiving() -> Generator[Receiver]:
     finally:
         found.ends.set()
         server.shutdown()
-        thread.join(10)
+        thread.join(60)
         server.server_close()

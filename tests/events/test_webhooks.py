@@ -193,7 +193,7 @@ def hang(receiver: Receiver) -> Any:
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         del handler
-        receiver.ends.wait(10)
+        receiver.ends.wait(60)
 
     return answer
 
@@ -210,25 +210,27 @@ def huge(handler: BaseHTTPRequestHandler) -> None:
 async def test_addresses_that_answer_badly_cost_little_and_lead_nowhere(
     storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "SECONDS", 0.2)
     context = await new(storage)
     with receiving() as inside:
         await added(storage, receiver)
         receiver.answer = status(302, location=inside.url)
         await put(storage, context, said("a"))
-        await asyncio.wait_for(deliver(storage), 20)
+        await asyncio.wait_for(deliver(storage), 60)
         (dead,) = await jobs(storage, JobState.FAILED)
         assert dead.error == "the webhook: answered 302; redirects are not followed"
         assert inside.requests == []
     receiver.answer = hang(receiver)
     monkeypatch.setattr(delivery, "WAITS", ())
+    seconds = delivery.SECONDS
+    monkeypatch.setattr(delivery, "SECONDS", 0.2)
     await put(storage, context, said("b"))
-    await asyncio.wait_for(deliver(storage), 5)
+    await asyncio.wait_for(deliver(storage), 60)
     assert (await jobs(storage, JobState.FAILED))[0].error == "the webhook: no answer within 0.2 s"
     receiver.answer = huge
+    monkeypatch.setattr(delivery, "SECONDS", seconds)
     del receiver.requests[:]
     await put(storage, context, said("c"))
-    await asyncio.wait_for(deliver(storage), 5)
+    await asyncio.wait_for(deliver(storage), 60)
     assert receiver.versions(context.id) == [1, 2, 3]
 
 

@@ -59,7 +59,7 @@ async def test_t47_recall_answers_whatever_becomes_of_the_server(
             return items.coverage
 
     async with inner:
-        async with ACMS("talk", ChromaVectors(inner, url=url, timeout=30), HashEmbedder()) as session:
+        async with ACMS("talk", ChromaVectors(inner, url=url, timeout=60), HashEmbedder()) as session:
             for text in ("Decision: invoices go through RabbitMQ.", "Lunch is at noon.", "The cat sleeps."):
                 await session.ingest("user", text)
         assert await coverage() == 1
@@ -68,7 +68,7 @@ async def test_t47_recall_answers_whatever_becomes_of_the_server(
         async with ACMS("talk", ChromaVectors(inner, url=url, timeout=0.2), HashEmbedder()) as session:
             await session.ingest("user", "Decision: payroll goes by RabbitMQ too.")
         process.send_signal(signal.SIGCONT)
-        async with ACMS("talk", ChromaVectors(inner, url=url, timeout=30), HashEmbedder()) as session:
+        async with ACMS("talk", ChromaVectors(inner, url=url, timeout=60), HashEmbedder()) as session:
             await session.recall("RabbitMQ", token_budget=100)
             await session.wait_pending()
         assert await coverage() == 1

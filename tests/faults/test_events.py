@@ -64,7 +64,7 @@ class Reader:
         self._ends.set()
         with Client(self._url) as client:
             client.session(self._context).ingest("user", "That is all.")
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
 

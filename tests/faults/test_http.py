@@ -155,14 +155,14 @@ def racing(clients: tuple[httpx2.Client, httpx2.Client], context: str) -> None:
         def append(
             client: httpx2.Client, tag: str = tag, start: threading.Barrier = start, replies: Any = replies
         ) -> None:
-            start.wait(30)
+            start.wait(60)
             replies.append(say(client, context, "me first", **{"If-Match": tag}).status_code)
 
         threads = [threading.Thread(target=append, args=(client,)) for client in clients]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
         assert sorted(replies) == [201, 412]
 
 

@@ -207,7 +207,7 @@ async def test_a_compaction_whose_process_was_killed_is_taken_over_when_its_leas
     async with ACMS("talk", open_storage(url), summarizer=Answers(), config=config) as session:
         (job,) = await listed(session.storage)
         assert (job.state, job.attempt) == (JobState.RUNNING, 1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             if way == "wait_pending":
                 await session.wait_pending()
             else:

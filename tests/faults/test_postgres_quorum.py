@@ -112,7 +112,7 @@ async def test_a_record_waits_for_no_standby(pair: Pair, url: str) -> None:
         context = await new(store)
         with pair.standby.deaf():
             for rev in range(2):
-                record = await asyncio.wait_for(store.put_record(context.id, "a", {"n": rev}, rev=rev), 10)
+                record = await asyncio.wait_for(store.put_record(context.id, "a", {"n": rev}, rev=rev), 60)
             assert await store.record(context.id, "a") == record
         assert (await put(store, context, said("x"))).durability == "quorum"
 

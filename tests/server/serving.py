@@ -118,14 +118,14 @@ def serving(
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="service")
     thread.start()
     try:
-        assert server.listens.wait(30)
+        assert server.listens.wait(60)
         assert server.started, "the service did not start"
         at = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        with httpx2.Client(base_url=f"{at}/api/v1", headers=headers, timeout=30, verify=False) as client:
+        with httpx2.Client(base_url=f"{at}/api/v1", headers=headers, timeout=60, verify=False) as client:
             yield Service(app=app, url=at, client=client, loop=server.loop)
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(60)
         listening.close()
         assert not thread.is_alive(), "the service does not stop"
 
@@ -140,7 +140,7 @@ def visited(
         running = asyncio.ensure_future(serve(self, sockets))
         try:
             at = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
-            async with httpx2.AsyncClient(base_url=at, timeout=30, verify=False, trust_env=False) as client:
+            async with httpx2.AsyncClient(base_url=at, timeout=60, verify=False, trust_env=False) as client:
                 assert (await client.get("/health")).status_code == 200
                 await visit(client, self.config.app)
             signal.raise_signal(signal.SIGTERM)

@@ -351,7 +351,7 @@ def test_trailer_fields_that_never_end_do_not_fill_the_memory() -> None:
         held = psutil.Process(service.process.pid).memory_info().rss
         block = b"".join(b"x-t%06d: " % number + b"a" * 64 + b"\r\n" for number in range(800))
         sent, address = 0, ("127.0.0.1", int(service.url.rpartition(":")[2]))
-        with socket.create_connection(address, timeout=10) as connection, suppress(OSError):
+        with socket.create_connection(address, timeout=60) as connection, suppress(OSError):
             connection.sendall(POST + CHUNKED + b"2\r\n{}\r\n0\r\n")
             while sent < 40_000_000:
                 connection.sendall(block)

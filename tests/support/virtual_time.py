@@ -6,8 +6,8 @@ A test module asks for it by its own `anyio_backend`:
     def anyio_backend() -> tuple[str, dict[str, object]]:
         return VIRTUAL_TIME
 
-It knows of the work that it gave to threads, and waits for that. It does not know of servers, of other processes or of the
-threads of SQLite: a test that talks to them needs the time of day.
+It knows which work it gave to threads, and waits for that. It knows nothing of servers, other processes and the threads
+of SQLite: a test that talks to them needs real time.
 """
 
 from __future__ import annotations
@@ -85,4 +85,4 @@ VIRTUAL_TIME: tuple[str, dict[str, object]] = ("asyncio", {"loop_factory": Virtu
 """For `anyio_backend`."""
 
 REAL_TIME = pytest.mark.parametrize("anyio_backend", ["asyncio"])
-"""Marks a test of such a module that needs the time of day all the same."""
+"""Marks a test of such a module that needs real time."""
