@@ -10,7 +10,6 @@ import os
 import re
 import select
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -819,8 +818,6 @@ def test_import_from_stdin_and_restore_from_stdin(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_real_locomo_file(data_dir: Path, db: str) -> None:
     file = data_dir / "locomo-dev" / "conv-26.json"
-    if not file.is_file():
-        pytest.skip(f"{file.name} is not in {file.parent}")
     assert call("import", str(file), "--db", db)["new"] == 419
     assert call("import", str(file), "--db", db)["new"] == 0
     value = call(
@@ -1032,7 +1029,6 @@ def _terminal(arguments: list[str], *keys: str, until: str, **environment: str) 
     return seen.decode()
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 def test_tab_completes_commands_options_and_sessions_in_bash(tmp_path: Path) -> None:
     file = tmp_path / "acms.db"
     run("add", "holiday-plans", "user", "Lyon in May.", "--db", base.file_url(file))

@@ -17,7 +17,6 @@ from acms import ACMS
 from acms.storage import ChromaVectors, SQLiteStorage
 from acms.testing import HashEmbedder
 
-pytest.importorskip("chromadb")
 pytestmark = pytest.mark.faults
 
 

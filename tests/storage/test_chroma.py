@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import chromadb
 import pytest
 
 from acms import ACMS, VectorsUnavailableError
@@ -27,8 +28,6 @@ from acms.storage.chroma import vectors
 from acms.testing import HashEmbedder, ManualClock, StorageBackendTests, VectorTests, run_story
 from acms.testing.logs import carry, fork, new, noted, packed, put, said
 from acms.text import index_record
-
-chromadb = pytest.importorskip("chromadb")
 
 _numbers = itertools.count()
 
