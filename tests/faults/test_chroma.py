@@ -51,8 +51,8 @@ async def test_t47_recall_answers_whatever_becomes_of_the_server(
     url, process = server
     inner = SQLiteStorage(tmp_path / "a.db")
 
-    async def coverage() -> float:
-        async with ACMS("talk", ChromaVectors(inner, url=url, timeout=2), HashEmbedder()) as session:
+    async def coverage(seconds: float = 60) -> float:
+        async with ACMS("talk", ChromaVectors(inner, url=url, timeout=seconds), HashEmbedder()) as session:
             items = await session.recall("Which queue for invoices?", token_budget=100)
             assert any("RabbitMQ" in item.content for item in items)
             return items.coverage
@@ -63,7 +63,7 @@ async def test_t47_recall_answers_whatever_becomes_of_the_server(
                 await session.ingest("user", text)
         assert await coverage() == 1
         process.send_signal(signal.SIGSTOP)
-        assert await coverage() == 0
+        assert await coverage(1) == 0
         async with ACMS("talk", ChromaVectors(inner, url=url, timeout=0.2), HashEmbedder()) as session:
             await session.ingest("user", "Decision: payroll goes by RabbitMQ too.")
         process.send_signal(signal.SIGCONT)
@@ -73,4 +73,4 @@ async def test_t47_recall_answers_whatever_becomes_of_the_server(
         assert await coverage() == 1
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        assert await coverage() == 0
+        assert await coverage(1) == 0

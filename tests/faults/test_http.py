@@ -103,7 +103,7 @@ def key(db: str, tenant: str) -> tuple[str, str]:
     return made["key"]["id"], made["secret"]
 
 
-def soon(look: Callable[[], Any], *, within: float = 30.0) -> Any:
+def soon(look: Callable[[], Any], *, within: float = 60.0) -> Any:
     """Look until there is something, and return it: not so often that the service's own limit on a key answers."""
     end = time.monotonic() + within
     while not (found := look()):
