@@ -12,6 +12,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
+from httpx2._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import settings
 
 from acms import compose
@@ -134,6 +135,15 @@ def _no_model() -> Iterator[None]:
     """Let `embedder="auto"` be no model, whatever is installed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compose, "default_embedder", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patient_clients() -> Iterator[None]:
+    """Let clients that say nothing else wait a minute for a service, which shares the machine with other tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for what in ("connect", "read", "write", "pool"):
+            patch.setattr(DEFAULT_TIMEOUT_CONFIG, what, 60.0)
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler
@@ -348,15 +349,18 @@ async def test_a_webhook_that_is_removed_is_told_nothing_more(storage: Storage, 
 async def test_a_webhook_that_does_not_answer_leaves_other_work_its_places(
     storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "SECONDS", 0.3)
-    monkeypatch.setattr(delivery, "WAITS", (5.0,))
+    monkeypatch.setattr(delivery, "WAITS", (3_600.0,))
     await added(storage, receiver)
-    receiver.answer = hang(receiver)
+    hang_up = threading.Event()
+    receiver.answer = lambda handler: hang_up.wait(60)  # and say nothing
     contexts = [await new(storage) for _ in range(6)]
     for context in contexts:
         await put(storage, context, said("a"))
     worker = Worker(storage, {WEBHOOK: Delivery()}, concurrency=4)
     working = asyncio.create_task(worker.run())
+    while len(receiver.requests) < delivery.PLACES:
+        await asyncio.sleep(0.01)
+    hang_up.set()
     while len({job.id for job in await jobs(storage) if job.state is JobState.READY and job.attempt}) < 6:
         await asyncio.sleep(0.02)
     worker.stop()

@@ -303,6 +303,7 @@ async def test_an_embedder_that_hangs_holds_up_nobody_for_ever(
             await fill(session, ABOUT[2])
             assert embedded(session) == "pending"
         embedder.gate.set()
+        monkeypatch.setattr(module, "SECONDS", 60.0)
         async with asyncio.timeout(60):
             await session.wait_pending()
         assert await missing(session) == []

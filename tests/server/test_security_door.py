@@ -191,7 +191,9 @@ async def test_a_body_that_does_not_arrive_is_given_up() -> None:
         assert (await reader.readline()).split()[1] == b"503"
         writer.close()
         await writer.wait_closed()
-        assert (await client.post("/contexts", json={})).status_code == 201
+        async with asyncio.timeout(60):  # each try has as little time
+            while (await client.post("/contexts", json={})).status_code != 201:
+                pass
 
 
 async def test_odd_requests_break_nothing(open_service: Guarded) -> None:
