@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import httpx2
 import pytest
 import uvicorn
+from sse_starlette.sse import AppStatus
 from typer.testing import CliRunner, Result
 
 from acms.cli.commands import app as commands
@@ -135,6 +136,9 @@ def visited(
 ) -> Result:
     """Run a command that serves in this process, visit it once it listens, and stop it with SIGTERM."""
     serve = Listening.serve
+    patch.setattr(
+        AppStatus, "should_exit", False
+    )  # SIGTERM sets it, and no stream of MCP would begin any more
 
     async def served(self: Listening, sockets: list[socket.socket]) -> None:
         running = asyncio.ensure_future(serve(self, sockets))
