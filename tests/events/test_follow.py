@@ -174,7 +174,7 @@ async def test_what_happens_is_told_as_it_happens_and_the_end_of_the_log_ends_it
             await asyncio.sleep(0.01)
         assert seen == ["first", "card [REDACTED: credit_card]", "of another process"]
         await session.delete()
-        await asyncio.wait_for(deleted.wait(), 5)
+        await asyncio.wait_for(deleted.wait(), 60)
         await reading
 
 

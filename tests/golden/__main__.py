@@ -34,7 +34,7 @@ def main() -> int:
         if given.only not in str(area) or (area.slow and given.what == "compare" and not given.slow):
             continue
         began = time.process_time()
-        found = book.normal(asyncio.run(area.records()))
+        found = book.normal(area.records())
         took = f"{len(found)} results, {time.process_time() - began:.1f} s"
         if given.what == "record":
             book.write(area.family, area.source, found)

@@ -24,10 +24,7 @@ QUESTIONS = {
 
 @pytest.fixture(scope="module")
 def conversation(data_dir: Path) -> Path:
-    path = data_dir / "locomo-dev" / "conv-26.json"
-    if not path.is_file():
-        pytest.skip(f"{path.name} is not among the conversations")
-    return path
+    return data_dir / "locomo-dev" / "conv-26.json"
 
 
 async def test_the_turns_that_answer_a_question_are_recalled_for_it(conversation: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whole collections of garbage wait until it is quiet, and no longer than they may."""
+"""Whole collections of garbage wait until it is quiet, and no longer than they may; time is virtual."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ import pytest
 from acms.runtime import garbage
 from acms.runtime.garbage import collecting
 from acms.server import ServerConfig, create_app, service
+from tests.support.virtual_time import VIRTUAL_TIME
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    return VIRTUAL_TIME
 
 
 @pytest.fixture
-def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Return how many objects were taken to stay at the end of each whole collection; time goes fast."""
-    monkeypatch.setattr(garbage, "LOOK", 0.005)
-    monkeypatch.setattr(garbage, "PAUSE", 0.005)
+def whole() -> Iterator[list[int]]:
+    """Return how many objects were taken to stay at the end of each whole collection."""
     found: list[int] = []
 
     def collected(phase: str, info: dict[str, Any]) -> None:
@@ -49,12 +53,12 @@ async def test_whole_collections_wait_until_it_is_quiet(whole: list[int]) -> Non
     async with collecting(lambda: quiet):
         del whole[:]  # the one with which it begins
         litter()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(garbage.LONGEST / 2)
         assert whole == []
         assert gc.get_count()[2] >= 12, "the young are collected as ever"
         stays = gc.get_freeze_count()
         quiet = True
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(2 * garbage.LOOK)
         assert len(whole) == 1
         assert whole[0] > 0.9 * stays, "what was there already is not looked at"
         assert gc.get_freeze_count() > stays
@@ -121,42 +125,42 @@ async def test_memory_is_given_back_after_a_collection_once_a_minute(
     whole: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[float] = []
-    monkeypatch.setattr(garbage, "trim", lambda: given.append(perf_counter()))
+    monkeypatch.setattr(garbage, "trim", lambda: given.append(asyncio.get_running_loop().time()))
     async with collecting(lambda: True):
         del whole[:]
-        while len(whole) < 3:
+        for _ in range(3):
             litter()
-            await asyncio.sleep(0.02)
-    assert len(given) == 1
+            await asyncio.sleep(2 * garbage.LOOK)
+        assert (len(whole), len(given)) == (3, 1)
+        await asyncio.sleep(garbage.TRIMMED)
+        litter()
+        await asyncio.sleep(2 * garbage.LOOK)
+        assert len(given) == 2
 
 
-async def test_where_it_is_never_quiet_they_come_after_a_while(
-    whole: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(garbage, "LONGEST", 0.02)
+async def test_where_it_is_never_quiet_they_come_after_a_while(whole: list[int]) -> None:
     async with collecting(lambda: False):
         del whole[:]
         stays = gc.get_freeze_count()
         litter()
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(1.5 * garbage.LONGEST)
         assert len(whole) == 1
         assert 0.9 * stays < whole[0] <= stays
         assert gc.get_freeze_count() <= stays
 
 
-async def test_in_the_long_run_all_is_looked_at_again(
-    whole: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(garbage, "WHOLE", 0.0)
+async def test_in_the_long_run_all_is_looked_at_again(whole: list[int]) -> None:
     async with collecting(lambda: True):
+        await asyncio.sleep(garbage.WHOLE)
         del whole[:]
         litter()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(2 * garbage.LOOK)
         assert whole == [0]
 
 
 def test_a_service_is_quiet_when_nobody_was_answered_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     app = create_app("memory://", ServerConfig(auth="off"), embedder=None)
+    monkeypatch.setattr(service, "QUIET_SECONDS", 3600.0)
     app.answered = perf_counter()
     assert not app.quiet()
     monkeypatch.setattr(service, "QUIET_SECONDS", 0.0)

@@ -260,7 +260,7 @@ async def test_a_client_goes_on_where_it_was_and_tells_what_cannot_pass(
         live = session.events(after=50)
         waiting = asyncio.ensure_future(anext(live))
         await session.ingest("user", "later")
-        event = await asyncio.wait_for(waiting, 10)
+        event = await asyncio.wait_for(waiting, 60)
         assert event.entry is not None
         assert event.entry.content == "later"
         await live.aclose()

@@ -292,11 +292,10 @@ async def test_a_grant_stays_when_a_key_is_rotated(service: Guarded, tenant: str
     await ben.ask("GET", f"/contexts/{context}", 404)
 
 
+@pytest.mark.parametrize("service", ["sqlite", "postgres"], indirect=True)
 async def test_a_grant_is_taken_back_on_every_replica_with_the_next_request(
     service: Guarded, tenant: str
 ) -> None:
-    if service.app.stores.url.startswith("memory"):
-        pytest.skip("one process")
     ana, ben = await agent(service, tenant, "ana"), await agent(service, tenant, "ben")
     context = await ana.create("ana", "plan")
     secret = ben.client.headers["authorization"].removeprefix("Bearer ")

@@ -304,7 +304,7 @@ def test_an_import_has_an_end() -> None:
 
 
 def test_an_import_that_does_not_go_on_is_given_up() -> None:
-    with serving("memory://", ServerConfig(auth="off", limits=Limits(deadline_seconds=0.2))) as service:
+    with serving("memory://", ServerConfig(auth="off", limits=Limits(deadline_seconds=2))) as service:
         context = service.create()
         address = ("127.0.0.1", int(service.url.rpartition(":")[2]))
         with socket.create_connection(address) as client:

@@ -310,7 +310,7 @@ async def test_the_jobs_of_appends_that_were_sent_together_wake_whoever_listens(
         contexts = [await new(store) for _ in range(2)]
         woken = asyncio.Event()
         async with other.hints(woken.set):
-            for n in range(500):  # a hint may be missed
+            for n in range(6_000):  # a hint may be missed
                 jobs = [(JobDraft(kind="k", dedupe=f"d{n}"),), ()]
                 ops = [
                     Append(context=one.id, drafts=(said("one"),), jobs=some)

@@ -35,7 +35,7 @@ class Provider:
     def token(self, subject: str, audience: str = AUDIENCE) -> str:
         """Sign somebody in with the authorization code flow, and return the signed token."""
         asked = {"client_id": audience, "redirect_uri": "http://127.0.0.1/back", "response_type": "code"}
-        with httpx2.Client(base_url=self.issuer, trust_env=False, timeout=10) as client:
+        with httpx2.Client(base_url=self.issuer, trust_env=False, timeout=60) as client:
             sent = client.post(
                 "/oauth2/authorize", params={**asked, "scope": "openid"}, data={"sub": subject}
             )
@@ -45,7 +45,7 @@ class Provider:
             return str(reply.json()["id_token"])
 
     def keys(self) -> list[dict[str, Any]]:
-        with httpx2.Client(base_url=self.issuer, trust_env=False, timeout=10) as client:
+        with httpx2.Client(base_url=self.issuer, trust_env=False, timeout=60) as client:
             return list(client.get("/jwks").json()["keys"])
 
 
@@ -75,7 +75,7 @@ class Providers:
         assert self._process.stdout.readline() == "done\n", "the provider broke"
 
     def close(self) -> None:
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=60)
 
 
 def claims(token: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import ctypes
 import gc
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
-from time import perf_counter
 
 __all__ = ["collecting"]
 
@@ -51,24 +50,25 @@ async def collecting(quiet: Callable[[], bool]) -> AsyncGenerator[None]:
 
 
 async def _collect(quiet: Callable[[], bool], enough: int) -> None:
-    whole, trimmed = perf_counter() + WHOLE, 0.0
+    now = asyncio.get_running_loop().time
+    whole, trimmed = now() + WHOLE, 0.0
     while True:
         await asyncio.sleep(LOOK)
         if gc.get_count()[2] < enough:
             continue
-        ends = perf_counter() + LONGEST
-        while not quiet() and perf_counter() < ends:
+        ends = now() + LONGEST
+        while not quiet() and now() < ends:
             await asyncio.sleep(PAUSE)
         calm = quiet()
-        if calm and perf_counter() >= whole:
+        if calm and now() >= whole:
             gc.unfreeze()
-            whole = perf_counter() + WHOLE
+            whole = now() + WHOLE
         gc.collect()
         if calm:
             gc.freeze()
-        if perf_counter() >= trimmed:
+        if now() >= trimmed:
             trim()
-            trimmed = perf_counter() + TRIMMED
+            trimmed = now() + TRIMMED
 
 
 def keep_large_blocks_apart() -> None:
