@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from acms import ACMS, Prompt, open_storage
+from acms.branches.export import export, restore
 from acms.client import Client
 from acms.codecs import OpenAIChat
 from acms.providers import OfflineReflector
-from acms.transfer import export, restore
 
 SESSION = "orders-team"
 QUESTION = "which database did we choose for the orders service?"

@@ -469,7 +469,7 @@ async def test_a_job_that_the_target_refuses_ends_the_copy_and_comes_with_the_ne
 
 _COPIER = """
 import asyncio, sys
-from acms.copying import copy
+from acms.branches.copying import copy
 from acms.storage import SQLiteStorage
 
 async def main():
