@@ -60,6 +60,7 @@ from acms.knowledge import Decision, Fact, Proposal, Reflection, Retired
 from acms.log.policy import ResolvedPolicy
 from acms.model import (
     Entry,
+    EpisodeStatus,
     Job,
     JobState,
     Kind,
@@ -179,6 +180,7 @@ __all__ = [
     "EpisodeBoundaryConfig",
     "EpisodeClosed",
     "EpisodeNotFoundError",
+    "EpisodeStatus",
     "Erasure",
     "EstimatingTokenCounter",
     "Event",
