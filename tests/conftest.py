@@ -25,7 +25,7 @@ sys.dont_write_bytecode = False
 pytest_plugins = ["tests.servers.fixtures", "tests.servers.stores", "tests.support.fixtures"]
 
 # Before any test imports a part of it: pytest explains failed assertions only of what it loads itself.
-pytest.register_assert_rewrite("acms.testing")
+pytest.register_assert_rewrite("acms.testing", "tests.storage.suite")
 
 # CI tries the same examples each time, so a red run can be run again; elsewhere every run tries new ones.
 EXAMPLES = 50

@@ -34,8 +34,9 @@ from acms.ports import HasSpaces, StorageBackend
 from acms.storage import FaultyStorage, MemoryStorage, SQLiteStorage
 from acms.storage.wrapper import WrapperStorage
 from acms.testing import StorageStory, sound
-from acms.testing.logs import WHEN, mixed, new, noted, put, said, settled, summed_up
+from acms.testing.logs import WHEN, new, noted, put, said, summed_up
 from tests.servers.stores import another
+from tests.storage.suite.logs import mixed, settled
 from tests.support.fixtures import Plain
 
 QUIET = ACMSConfig(worker=WorkerConfig(enabled=False))

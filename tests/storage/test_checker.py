@@ -18,9 +18,19 @@ from acms.ports import StorageBackend
 from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, SQLiteStorage, open_storage
 from acms.storage.wrapper import WrapperStorage
 from acms.testing import sound
-from acms.testing.checker import Asked, Forked, Operation, Read, RecordingStorage, Wrote, check, dump, load
 from acms.testing.logs import new, put, said
 from tests.faults._process import finish, python
+from tests.storage.suite.checker import (
+    Asked,
+    Forked,
+    Operation,
+    Read,
+    RecordingStorage,
+    Wrote,
+    check,
+    dump,
+    load,
+)
 
 from ._talker import record
 

@@ -10,7 +10,8 @@ import pytest
 from acms.errors import ConflictError, GoneError, SessionNotFoundError, ValidationError
 from acms.model import Derived, Expect, JobDraft, JobQuery, JobState, Kind, Retry, State, Text
 from acms.ports import HasSpaces, StorageBackend
-from acms.testing.logs import WHEN, fork, mixed, new, noted, put, refused, said, sound, summed_up, taken_back
+from acms.testing.logs import WHEN, fork, new, noted, put, said, sound, summed_up, taken_back
+from tests.storage.suite.logs import mixed, refused
 
 MINUTE = timedelta(minutes=1)
 

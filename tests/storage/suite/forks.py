@@ -14,22 +14,8 @@ from acms.log.encoding import genesis, verify
 from acms.model import Context, ContextQuery, Entry, Expect, Role, State
 from acms.ports import StorageBackend
 from acms.storage import MemoryStorage
-from acms.testing.logs import (
-    WHEN,
-    carry,
-    everything,
-    fork,
-    mixed,
-    new,
-    noted,
-    put,
-    refused,
-    said,
-    settled,
-    sound,
-    stream,
-    summed_up,
-)
+from acms.testing.logs import WHEN, carry, fork, new, noted, put, said, sound, stream, summed_up
+from tests.storage.suite.logs import everything, mixed, refused, settled
 
 
 class ForkTests:

@@ -13,7 +13,8 @@ from acms.errors import ConflictError, SessionNotFoundError, ValidationError
 from acms.model import Derived, Record, State
 from acms.ports import HasRecords, StorageBackend
 from acms.storage.memory.store import MemoryStorage
-from acms.testing.logs import all_refused, carry, fork, new, put, refused, said, sound
+from acms.testing.logs import carry, fork, new, put, said, sound
+from tests.storage.suite.logs import all_refused, refused
 
 KEPT = 32
 """Records a context keeps."""

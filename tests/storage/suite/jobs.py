@@ -11,7 +11,8 @@ import pytest
 from acms.errors import ConflictError, GoneError, LeaseLostError
 from acms.model import Append, Done, Failed, Job, JobDraft, JobQuery, JobState, Lease, Receipt, Retry
 from acms.ports import StorageBackend
-from acms.testing.logs import WHEN, ManualClock, all_refused, new, put, said, sound, summed_up
+from acms.testing.logs import WHEN, ManualClock, new, put, said, sound, summed_up
+from tests.storage.suite.logs import all_refused
 
 
 class JobTests:

@@ -19,19 +19,8 @@ from acms.errors import (
 )
 from acms.model import Append, ContextQuery, Expect, JobDraft, JobQuery, Kind, Receipt, Role, State, Text
 from acms.ports import StorageBackend
-from acms.testing.logs import (
-    WHEN,
-    drafted,
-    everything,
-    fork,
-    new,
-    noted,
-    put,
-    said,
-    sound,
-    summed_up,
-    taken_back,
-)
+from acms.testing.logs import WHEN, drafted, fork, new, noted, put, said, sound, summed_up, taken_back
+from tests.storage.suite.logs import everything
 
 
 class AppendTests:
