@@ -1,15 +1,19 @@
-"""Conversations of LoCoMo, REALTALK and BEAM, as they are published."""
+"""The messages of published conversations: LoCoMo, REALTALK and BEAM, one conversation a file."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import cast
 
-from acms.log.foreign import Turn
+from acms.branches.importers import Turn
+from acms.errors import ValidationError
 from acms.model import Json
 
-__all__ = ["DATASETS"]
+__all__ = ["read_file", "read_turns"]
 
 _MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
@@ -96,11 +100,36 @@ def _month(name: str) -> int:
     return _MONTHS.index(name.lower()) + 1
 
 
-DATASETS: tuple[
+_FORMATS: tuple[
     tuple[Callable[[Mapping[str, Json]], bool], Callable[[Mapping[str, Json]], Iterator[Turn]]], ...
 ] = (
     (lambda one: isinstance(one.get("conversation"), dict) and "speaker_a" in one["conversation"], _locomo),
     (lambda one: isinstance(one.get("name"), dict) and "speaker_1" in one["name"], _realtalk),
     (lambda one: isinstance(one.get("batches"), list), _beam),
 )
-"""How the one conversation of a data set is recognised and read."""
+"""How the conversation of a data set is recognised and read."""
+
+
+def read_file(path: str | Path) -> list[Turn]:
+    """Read the messages of a file that holds one conversation of LoCoMo, REALTALK or BEAM."""
+    path = Path(path)
+    return list(read_turns(json.loads(path.read_text(encoding="utf-8")), path.name))
+
+
+def read_turns(document: Json, name: str) -> Iterator[Turn]:
+    """Read the messages of one conversation from its JSON; `name` is the file's name for errors."""
+    records = cast("list[Json]", document) if isinstance(document, list) else [document]
+    one = cast("dict[str, Json]", records[0]) if records and isinstance(records[0], dict) else {}
+    if "turns" in one:
+        one = {"batches": records}
+    read = next((read for recognise, read in _FORMATS if recognise(one)), None)
+    if read is None:
+        raise ValidationError("is no conversation of LoCoMo, REALTALK or BEAM", field=name)
+    if len(records) > 1 and "batches" not in one:
+        raise ValidationError(f"holds {len(records)} conversations", field=name)
+    try:
+        yield from read(one)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValidationError(
+            f"looks like a data set, but {type(error).__name__}: {error}", field=name
+        ) from error

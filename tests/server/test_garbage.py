@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from acms.runtime import garbage
-from acms.runtime.garbage import collecting
-from acms.server import ServerConfig, create_app, service
+from acms.server import ServerConfig, create_app, garbage, service
+from acms.server.garbage import collecting
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ async def test_whole_collections_wait_until_it_is_quiet(whole: list[int]) -> Non
 
 FREED = """
 from pathlib import Path
-from acms.runtime.garbage import trim
+from acms.server.garbage import trim
 
 def megabytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 // 1_000_000
@@ -88,7 +87,7 @@ def test_what_is_free_goes_back_to_the_system() -> None:
 
 MAPPED = """
 import ctypes, sys
-from acms.runtime.garbage import keep_large_blocks_apart
+from acms.server.garbage import keep_large_blocks_apart
 
 class Mallinfo(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "free", "small", "mapped", *"abcdef")]
