@@ -31,12 +31,13 @@ from acms.log import policy as policy_levels
 from acms.log.encoding import dump
 from acms.model import ContextQuery, Derived, JobDraft, JobQuery, JobState, Lease, Retry
 from acms.ports import HasSpaces, StorageBackend
-from acms.storage import FaultyStorage, MemoryStorage, SQLiteStorage
+from acms.storage import MemoryStorage, SQLiteStorage
 from acms.storage.wrapper import WrapperStorage
 from acms.testing import StorageStory, sound
 from acms.testing.logs import WHEN, new, noted, put, said, summed_up
 from tests.servers.stores import another
 from tests.storage.suite.logs import mixed, settled
+from tests.support.faulty import FaultyStorage
 from tests.support.fixtures import Plain
 
 QUIET = ACMSConfig(worker=WorkerConfig(enabled=False))

@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from acms.storage.postgres.store import PostgresBackend, PostgresStorage
     from acms.storage.shards import Shards
     from acms.storage.sqlite.store import SQLiteBackend, SQLiteStorage
-    from acms.storage.wrapper import FaultyStorage
 
 __all__ = [
     "CacheStats",
     "CachedStorage",
     "ChromaVectors",
-    "FaultyStorage",
     "InMemoryBackend",
     "MemoryStorage",
     "PostgresBackend",
@@ -40,7 +38,6 @@ __all__ = [
 
 _HOMES = {
     "ChromaVectors": "acms.storage.chroma.vectors",
-    "FaultyStorage": "acms.storage.wrapper",
     "InMemoryBackend": "acms.storage.memory.store",
     "MemoryStorage": "acms.storage.memory.store",
     "PostgresBackend": "acms.storage.postgres.store",
