@@ -8,7 +8,7 @@ Run:  python benchmarks/privacy.py [--texts 2000] [--seed 1] [--show 5] [--json]
 
 Texts are drawn from a seed in two halves, as many with something sensitive as without: `tuned` may be looked at while rules
 change, `held out` may not and is the measure (`--show` prints nothing of it). How such corpora are made and measured:
-docs/decisions/0047 and 0070.
+docs/decisions/0070.
 
 Detected: at least half of the marked characters were taken out. Covered: all. False alarms: texts without anything sensitive
 of which something was taken out. Precision: of what was taken out, the part that touches a marked stretch.

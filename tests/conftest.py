@@ -27,7 +27,7 @@ sys.dont_write_bytecode = False
 pytest_plugins = ["tests.servers.fixtures", "tests.servers.stores", "tests.support.fixtures"]
 
 # Before any test imports a part of it: pytest explains failed assertions only of what it loads itself.
-pytest.register_assert_rewrite("acms.testing")
+pytest.register_assert_rewrite("acms.testing", "tests.storage.suite")
 
 # Every run tries the same examples; new ones with `pytest --hypothesis-profile=random`.
 EXAMPLES = 50

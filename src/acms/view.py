@@ -14,7 +14,7 @@ from acms.log import policy, read, validation
 from acms.log.in_force import Cover, anchor, preview
 from acms.log.policy import ResolvedPolicy
 from acms.log.read import active, in_force
-from acms.model import Entry, Kind, Role, State, named
+from acms.model import Entry, EpisodeStatus, Kind, Role, State, named
 from acms.nouns import episode_id
 from acms.observability.operations import traced
 from acms.ports import StorageBackend, TokenCounter
@@ -380,9 +380,9 @@ class View:
         ]
         return HistoryPage(entries=tuple(page), next_after=page[-1].version if len(entries) > limit else None)
 
-    async def episodes(self, status: str | None = None) -> list[Episode]:
+    async def episodes(self, status: EpisodeStatus | str | None = None) -> list[Episode]:
         """List the episodes, oldest first; `status` keeps only the open one or the closed ones."""
-        if status not in (None, "open", "closed"):
+        if status not in (None, *EpisodeStatus):
             raise ValidationError(f"{status!r} is not open or closed", field="status")
         context = await self._find()
         if context is None:

@@ -695,23 +695,6 @@ def test_import_is_idempotent_and_adds_what_is_new(db: str, tmp_path: Path) -> N
     assert [entry["preview"] for entry in page["entries"]] == [f"message {n}" for n in range(1, 501)]
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
-def test_import_of_a_changed_message_is_refused(db: str, tmp_path: Path) -> None:
-    turn = {"speaker": "Ann", "dia_id": "D1:1", "text": "Hi"}
-    talk = {
-        "speaker_a": "Ann",
-        "speaker_b": "Ben",
-        "session_1_date_time": "1:56 pm on 8 May, 2023",
-        "session_1": [turn],
-    }
-    file = tmp_path / "talk.json"
-    file.write_text(json.dumps([{"conversation": talk}]), encoding="utf-8")
-    run("import", str(file), "--db", db)
-    turn["text"] = "Bye"
-    file.write_text(json.dumps([{"conversation": talk}]), encoding="utf-8")
-    assert "IDEMPOTENCY_MISMATCH" in run("import", str(file), "--db", db, code=1).stderr
-
-
 _KILLED = """
 import os, signal, threading
 from acms.cli import main
@@ -813,17 +796,6 @@ def test_import_from_stdin_and_restore_from_stdin(tmp_path: Path) -> None:
     done = shell("restore", "-", "--db", other, "--json", input=log)
     assert json.loads(done.stdout)["messages"] == 82
     assert run("export", "mine", "--db", other).stdout == log
-
-
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
-def test_real_locomo_file(data_dir: Path, db: str) -> None:
-    file = data_dir / "locomo-dev" / "conv-26.json"
-    assert call("import", str(file), "--db", db)["new"] == 419
-    assert call("import", str(file), "--db", db)["new"] == 0
-    value = call(
-        "recall", "conv-26", "When did Caroline go to the LGBTQ support group?", "--budget", "500", "--db", db
-    )
-    assert "D1:3" in [item["metadata"]["dia_id"] for item in value["items"]]
 
 
 # ── moving and checking ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -40,7 +40,8 @@ from acms.jobs.worker import Worker
 from acms.model import Append, JobQuery
 from acms.observability.events import Compacted, JobFinished
 from acms.ports import SummaryRequest
-from acms.storage.wrapper import FaultyStorage, WrapperStorage
+from acms.storage.wrapper import WrapperStorage
+from tests.support.faulty import FaultyStorage
 from tests.support.talk import (
     LONG_EPISODES,
     PATIENT,

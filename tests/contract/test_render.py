@@ -11,8 +11,7 @@ from typing import Any, cast
 import pytest
 
 from acms import ACMS, ValidationError, open_storage
-from acms.acs import ACS
-from acms.ceo import KVCache
+from acms.acs import ACS, KVCache
 from acms.contract import (
     Candidate,
     KVPolicy,

@@ -45,7 +45,7 @@ OTHERWISE = {
         text.tokenizer._beside
     """,
     "card": "privacy.personal.cards",
-    "ceo": "ceo contract.caller.CEO",
+    "ceo": "contract.caller.CEO",
     "certainty": """
         results.Certainty results.certainty
     """,

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from tests.support.virtual_time import VirtualTimeLoop
 
-from . import cli, prompts, reading, rewriting, stored, surface
+from . import cli, prompts, reading, rewriting, stored
 from .book import Records
 from .generated import LOGS
-from .sources import FOLDERS, NOTHING, SETS, Talk, talks
+from .sources import FOLDERS, SETS, Talk, talks
 
 Family = Callable[[Talk], Awaitable[Records]]
 
@@ -92,10 +92,5 @@ def areas() -> list[Area]:
     ]
     found += [Area("stored", name, stored.read) for name in stored.files()]
     found += [Area("cli", source, cli.commands, slow=source == "agent") for source in ("agent", "project")]
-    found += [
-        Area("names", NOTHING, surface.names),
-        Area("http", NOTHING, surface.http),
-        Area("commands", NOTHING, surface.commands),
-    ]
     found += [Area("full", folder, reading.full, slow=True) for folder in FOLDERS]
     return found

@@ -32,10 +32,11 @@ from acms.jobs.worker import Background, Handler, Worker, background
 from acms.model import Append, Context, Done, Failed, Job, JobDraft, JobQuery, JobState, Lease, Retry
 from acms.observability.events import Event, JobFailed, JobFinished
 from acms.ports import Handle, StorageBackend
-from acms.storage import FaultyStorage, MemoryStorage, SQLiteStorage
+from acms.storage import MemoryStorage, SQLiteStorage
 from acms.storage.wrapper import WrapperStorage
 from acms.testing import ManualClock
 from acms.testing.logs import new, put, said, sound
+from tests.support.faulty import FaultyStorage
 from tests.support.talk import Storage
 
 AT_ONCE = RetryConfig(base_delay=0, max_delay=0)

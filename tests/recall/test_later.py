@@ -19,11 +19,11 @@ from acms.acs import ACS
 from acms.codecs import AnthropicMessages, OpenAIChat
 from acms.log.in_force import Cover
 from acms.prompt import Prompt
+from acms.prompt.replay import replay
 from acms.providers import OfflineReflector
 from acms.recall.corpus import Field
 from acms.recall.index import Segment, Snapshot
 from acms.recall.later import _subjects
-from acms.replay import replay
 from acms.storage import MemoryStorage
 from acms.testing.logs import noted, put
 from acms.text.tokenizer import term

@@ -25,9 +25,10 @@ from acms.recall.embeddings import Embedding
 from acms.recall.reindex import reindex
 from acms.storage import CachedStorage, ChromaVectors, MemoryStorage, SQLiteStorage
 from acms.storage.chroma import vectors
-from acms.testing import HashEmbedder, ManualClock, StorageBackendTests, VectorTests, run_story
+from acms.testing import HashEmbedder, ManualClock, run_story
 from acms.testing.logs import carry, fork, new, noted, packed, put, said
 from acms.text import index_record
+from tests.storage.suite import StorageBackendTests, VectorTests
 
 _numbers = itertools.count()
 

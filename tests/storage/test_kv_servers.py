@@ -28,10 +28,11 @@ from acms.errors import (
 )
 from acms.kv import PostgresKV, RedisKV, open_kv, update_entry
 from acms.storage.postgres.store import PostgresStorage
-from acms.testing import KVMemoryTests, sound
+from acms.testing import sound
 from acms.testing.logs import new, put, said
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.stores import another
+from tests.storage.suite import KVMemoryTests
 from tests.storage.test_kv import counted_by_processes, counting
 
 

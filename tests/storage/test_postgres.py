@@ -20,10 +20,11 @@ from acms.storage.postgres import append as appending
 from acms.storage.postgres.append import Appender
 from acms.storage.postgres.pool import UnknownOutcomeError
 from acms.storage.postgres.store import PostgresStorage
-from acms.testing import StorageBackendTests, run_story, sound
+from acms.testing import run_story, sound
 from acms.testing.logs import fork, new, noted, put, said
 from tests.servers.postgres import Databases
 from tests.servers.stores import another, inside
+from tests.storage.suite import StorageBackendTests
 
 
 class TestPostgres(StorageBackendTests):

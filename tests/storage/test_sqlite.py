@@ -36,8 +36,9 @@ from acms.model import (
 from acms.storage import SQLiteStorage
 from acms.storage.sql import migrations, queries
 from acms.storage.sqlite.file import Answer, StoppedError
-from acms.testing import StorageBackendTests, run_story, sound
+from acms.testing import run_story, sound
 from acms.testing.logs import fork, new, noted, put, said, summed_up
+from tests.storage.suite import StorageBackendTests
 
 
 class TestSQLite(StorageBackendTests):

@@ -1562,6 +1562,7 @@ export interface components {
                 [key: string]: unknown;
             }[];
             position: number | null;
+            rank: number;
             redaction: components["schemas"]["Redaction"] | null;
             relevance: number;
             role: ("system" | "developer" | "user" | "assistant" | "tool") | null;

@@ -56,11 +56,11 @@ async def import_(
 ) -> None:
     """Import a chat file or an export of another product.
 
-    A chat file becomes a session: messages of a provider as JSON or JSONL, LoCoMo, REALTALK, BEAM. Of an export of
-    ChatGPT, Claude or mem0, or a SQLite file of LangGraph's checkpoints, every conversation becomes one. All of it is
-    checked first. Importing it again adds only what is new, and follows what was edited or taken out of an export; so
-    an import that was interrupted is continued by running it again. System and developer messages become external
-    text, shown as text of a user, unless --trust says that you know who wrote the file.
+    A chat file becomes a session: messages of a provider as JSON or JSONL. Of an export of ChatGPT, Claude or mem0, or
+    a SQLite file of LangGraph's checkpoints, every conversation becomes one. All of it is checked first. Importing it
+    again adds only what is new, and follows what was edited or taken out of an export; so an import that was
+    interrupted is continued by running it again. System and developer messages become external text, shown as text of
+    a user, unless --trust says that you know who wrote the file.
     """
     with interruptible():
         data = limits.read_within(sys.stdin.buffer, "stdin") if file.name == "-" else None

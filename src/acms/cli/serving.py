@@ -22,7 +22,7 @@ from acms.cli.render import clean
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, MissingExtraError
 from acms.observability.logging import JSONFormatter
-from acms.runtime.garbage import collecting
+from acms.server.garbage import collecting
 from acms.storage import urls
 from acms.storage.files import create_folder
 

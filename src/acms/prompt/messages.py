@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # it brings numpy: loaded by the first prompt that needs it
     from acms.recall.fact_candidates import Known
 
 RECALL_SHARE = 0.8
-"""Share of a prompt that retrieval may use when the history does not fit (decision 0013)."""
+"""Share of a prompt that retrieval may use when the history does not fit."""
 
 
 @dataclass(frozen=True, slots=True)

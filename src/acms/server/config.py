@@ -82,8 +82,6 @@ class ServerConfig:
     token: str | None = field(default=None, repr=False)
     #: Whether this process works off jobs; else `acms worker` must run somewhere.
     works: bool = True
-    #: Tenants whose stores are kept open.
-    open_tenants: int = 256
     #: Sessions of one tenant that are kept ready.
     ready_sessions: int = 1024
     #: Seconds that requests and jobs under way may take to finish when it is stopped.
@@ -111,7 +109,6 @@ class ServerConfig:
         try:
             if validation.name(self.tenant, "tenant").startswith("@"):
                 raise ValidationError("names that begin with @ are the service's own", field="tenant")
-            validation.whole(self.open_tenants, "open_tenants", least=1)
             validation.whole(self.ready_sessions, "ready_sessions", least=1)
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error

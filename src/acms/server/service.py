@@ -29,6 +29,8 @@ LOOK_SECONDS = 15.0
 """How often jobs are looked for that nobody in this process asked for."""
 GLANCE_SECONDS = 1.0
 """How often a store is asked whether anybody committed, after which they are looked for at once."""
+OPEN_TENANTS = 256
+"""Tenants whose stores are kept open; the least recently used one is closed."""
 QUIET_SECONDS = 1.0
 """After the last answer, when nobody asks any more for a while."""
 READY_SECONDS = 2.0
@@ -45,7 +47,7 @@ class Service:
         self.stores = Stores(
             url,
             working(replace(engine, config=told), config.works),
-            most=config.open_tenants,
+            most=OPEN_TENANTS,
             ready=config.ready_sessions,
             read_only=not config.writes,
         )
@@ -112,8 +114,6 @@ class Service:
     async def numbers(self) -> bytes:
         """Return what was counted, as Prometheus reads it."""
         tenants = self.stores.open()
-        self.metrics.tenants.set(len(tenants))
-        self.metrics.open.set(self.open_requests)
         due = JobQuery(states=(JobState.READY,), limit=PAGE)
         pages = await asyncio.gather(*[tenant.handle.jobs(due) for tenant in tenants])
         self.metrics.waiting.set(sum(len(page.items) for page in pages))

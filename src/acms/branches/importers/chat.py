@@ -1,4 +1,4 @@
-"""One conversation a file: messages as JSON or JSONL in the form of a provider, or a data set."""
+"""One conversation a file: messages as JSON or JSONL in the form of a provider."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from pathlib import Path
 from typing import cast
 
 from acms.branches import limits
-from acms.branches.importers.datasets import DATASETS
 from acms.branches.importers.turns import admit_turn, count_records, refer_by_hash
 from acms.errors import TooLargeError, ValidationError
 from acms.log import foreign, validation
 from acms.log.foreign import Turn
 from acms.model import Json, Role
 
-__all__ = ["EXPECTED", "LineReader", "moment", "read_chat", "read_document", "read_lines"]
+__all__ = ["EXPECTED", "LineReader", "moment", "read_chat", "read_lines"]
 
 EXPECTED = (
     '[{"role": "user", "content": "…"}, …]',
     '{"messages": [{"role": "user", "content": "…"}, …]}',
     'JSONL: one {"role": …, "content": …} or one {"messages": […]} a line',
-    "a LoCoMo, REALTALK or BEAM conversation, one a file",
 )
 
 _LINES = (".jsonl", ".ndjson")
@@ -75,7 +73,7 @@ def _read_lines(lines: Iterable[str], name: str, trust: bool) -> Iterator[Turn]:
         if size > limits.IMPORT_BYTES:
             raise TooLargeError(f"has more than {limits.IMPORT_BYTES:,} bytes", field=name)
         pieces.append(line)
-    yield from read_document(_parse("".join(pieces), name, 1), name, trust=trust)
+    yield from _read_document(_parse("".join(pieces), name, 1), name, trust=trust)
 
 
 class LineReader:
@@ -110,10 +108,10 @@ def _is_object(line: str) -> bool:
     if not line.lstrip().startswith("{"):
         return False
     try:
-        document = _object(limits.parse_json(line, "line"))
+        limits.parse_json(line, "line")
     except (ValueError, TooLargeError):
         return False  # it is told where it stands when it is parsed
-    return document is not None and not any(recognise(document) for recognise, _ in DATASETS)
+    return True
 
 
 def _parse(text: str, name: str, number: int) -> Json:
@@ -141,37 +139,15 @@ def _list(value: Json) -> list[Json] | None:
     return cast("list[Json]", value) if isinstance(value, list) else None
 
 
-def read_document(document: Json, name: str, *, trust: bool = False) -> Iterator[Turn]:
-    """Read the messages of a chat file from what its JSON says; `name` is the file's name for errors."""
+def _read_document(document: Json, name: str, *, trust: bool) -> Iterator[Turn]:
+    """Read the messages of a chat file from its JSON; `name` is the file's name for errors."""
     records = _list(document)
     if records is None:
-        records = [document]
-    one = _object(records[0]) if records else None
-    if one is not None and "turns" in one:
-        one = {"batches": records}
-    for recognise, read in DATASETS:
-        if one is not None and recognise(one):
-            if len(records) > 1 and "batches" not in one:
-                raise ValidationError(
-                    f"holds {len(records)} conversations",
-                    field=name,
-                    options=("put one conversation into a file",),
-                )
-            try:
-                yield from [admit_turn(turn, trust=trust) for turn in read(one)]
-            except (KeyError, TypeError, AttributeError, ValueError) as error:
-                raise ValidationError(
-                    f"looked like a known dataset, but {type(error).__name__}: {error}",
-                    field=name,
-                    options=EXPECTED,
-                ) from error
-            return
+        return _messages(_items(document, name), trust=trust)
     items = (
-        item
-        for index, record in enumerate(records)
-        for item in _items(record, name if records is not document else f"{name}: messages[{index}]")
+        item for index, record in enumerate(records) for item in _items(record, f"{name}: messages[{index}]")
     )
-    yield from _messages(items, trust=trust)
+    return _messages(items, trust=trust)
 
 
 # ── OpenAI-style messages ───────────────────────────────────────────────────────────────────────────────────────────

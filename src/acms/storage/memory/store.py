@@ -781,3 +781,7 @@ class MemoryStorage:
     async def jobs(self, query: JobQuery) -> Page[Job]:
         """List jobs, newest first."""
         return self._jobs.page(query)
+
+
+InMemoryBackend = MemoryStorage
+"""The name that the implementation plan gave it."""

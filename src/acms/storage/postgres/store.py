@@ -361,3 +361,7 @@ class PostgresStorage:
         and is not even tried through a pooler in transaction mode, which would hand it to others.
         """
         return self._jobs.listen(wake)
+
+
+PostgresBackend = PostgresStorage
+"""The name that the implementation plan gave it."""

@@ -335,3 +335,7 @@ class SQLiteStorage:
     async def integrity(self) -> list[str]:
         """Return what SQLite finds wrong with the file; nothing when it is sound."""
         return await self._file.integrity()
+
+
+SQLiteBackend = SQLiteStorage
+"""The name that the implementation plan gave it."""
