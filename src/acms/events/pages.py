@@ -51,7 +51,7 @@ class Page:
     _serialized: dict[int, bytes] = field(default_factory=dict[int, bytes])
 
     @property
-    def stale(self) -> bool:
+    def outdated(self) -> bool:
         """Whether an entry may have been erased since."""
         return monotonic() - self.read_at > FRESH
 
