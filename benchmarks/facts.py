@@ -4,7 +4,7 @@
     python benchmarks/facts.py --embedder local --cache ../vectors
     python benchmarks/facts.py --turns 200 --seeds 1 --misses
 
-Conversations come from `acms.evaluation.corrections`: twenty facts, three corrections, noise about other products
+Conversations come from `acms_eval.corrections`: twenty facts, three corrections, noise about other products
 beside the words of every topic, small talk; twenty probes at the end, which are asked and never said. "marked" states
 facts with markers, "plain" in plain conversation. Figures are means over the probes of all seeds,
 defined in `acms_eval.metrics`; "past" leaves the current episode out. All systems are asked within one budget.

@@ -8,7 +8,7 @@ Run:  python benchmarks/privacy.py [--texts 2000] [--seed 1] [--show 5] [--json]
 
 Texts are drawn from a seed in two halves, as many with something sensitive as without: `tuned` may be looked at while rules
 change, `held out` may not and is the measure (`--show` prints nothing of it). How such corpora are made and measured:
-docs/decisions/0047 and 0070.
+docs/decisions/0070.
 
 Detected: at least half of the marked characters were taken out. Covered: all. False alarms: texts without anything sensitive
 of which something was taken out. Precision: of what was taken out, the part that touches a marked stretch.
@@ -200,6 +200,7 @@ PIECES = (
     "enable secret ", "key 7 ", "AUTH a ", 'variable "password" {\n a = b\n', 'login("a", ', "password?\n", "send token\n", "?key=a", "echo a | ", "printf %s ",
     "net user a ", "PASS a\n", "a_", "-pass ", "setx password ", "htpasswd -b a ", "Message-ID: <a> ", "ssh -a b ", "@a@b.cd", "schlüssel ", "clé ", "密钥：", "setPassword('",
     "a,password\nb,c1d2e3\n", "api key,b\nx1,y2\n", "login a@b.cd / a1", "passphrase: a b c ", "|password|\n|-|\n|a1|\n", "h:5432:a:b:c1\n",
+    "door code ", "pin ", "the code for the door ", "log in as a with ", "seed phrase: abc abc ", "passphrase abc abc abc ", "type a1b2 ", "use a as the ", "暗証番号は", "をa1に",
     "name: password ", "password type: a, ", "auth(", "rabbitmqctl add_user ", "wlan key ", "mysqli_connect(a, ", '"assword: " send "', "token?\nhere: it's ",
 )  # fmt: skip
 

@@ -53,14 +53,14 @@ from zlib import crc32
 
 import apsw
 import numpy as np
+from acms.recall.rank import unnamed
 
 from acms import ACMS, ACMSConfig, CacheConfig, open_storage
-from acms.branches.importers import read_chat
 from acms.model import ContextDraft, Kind
 from acms.providers.tokens import EstimatingTokenCounter, default_counter
 from acms.recall.embeddings import passages
-from acms.recall.rank import unnamed
 from acms.text.tokenizer import terms, words
+from acms_eval.turns import read_file
 
 DIMENSION = 384
 BUDGET = 4000
@@ -111,7 +111,7 @@ class Talk:
         self._base: list[tuple[str, str]] = []
         self.questions: list[str] = []
         for path in sorted(folder.glob("*.json")) if folder else ():
-            self._base += _joined(list(read_chat(path)))
+            self._base += _joined(read_file(path))
             document = json.loads(path.read_text(encoding="utf-8"))
             for one in (document[0] if isinstance(document, list) else document)["qa"]:
                 if 2 <= len(set(terms(words(one["question"])))) <= 12:
@@ -718,7 +718,7 @@ def real(folder: Path, chats: Path, *, sentences: bool) -> tuple[list[Turn], dic
             say(f"  no conversation for {file.name}")
             continue
         arrays = np.load(file)
-        own = list(read_chat(path))
+        own = read_file(path)
         parts: dict[int, list[Any]] = defaultdict(list)
         for owner, vector in zip(arrays["owner"].tolist(), arrays["part"], strict=True):
             parts[owner].append(vector)
@@ -791,7 +791,7 @@ async def agreement(folder: Path, options: argparse.Namespace, *, sentences: boo
 
 async def memory(folder: Path, beam: Path, limit: int) -> dict[str, Any]:
     """Return the bytes a message that BEAM chats take in the index, as one log, vectors left out."""
-    turns = [turn for path in sorted(beam.glob("*/chat.json"))[:limit] for turn in read_chat(path)]
+    turns = [turn for path in sorted(beam.glob("*/chat.json"))[:limit] for turn in read_file(path)]
     for turn in turns:
         turn.pop("key", None)
     async with opened(folder / "beam.db", "several") as session:

@@ -39,14 +39,14 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from acms.recall.rank import Question as Query
+from acms.recall.rank import rank
 from quality import SETS, embedder_named, say
 
 from acms import ACMS, open_storage
 from acms.providers.tokens import BPETokenCounter
 from acms.recall.corpus import WEIGHTS, Field, Weights
 from acms.recall.pipeline import ranked
-from acms.recall.rank import Question as Query
-from acms.recall.rank import rank
 from acms.text.markers import own_terms
 from acms_eval import SCENARIOS, Conversation, Question, carries, load
 

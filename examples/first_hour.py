@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from acms import ACMS, Prompt, open_storage
+from acms.branches.export import export
+from acms.branches.restoring import restore
 from acms.client import Client
 from acms.codecs import OpenAIChat
 from acms.providers import OfflineReflector
-from acms.transfer import export, restore
 
 SESSION = "orders-team"
 QUESTION = "which database did we choose for the orders service?"
@@ -67,7 +68,7 @@ async def talk(url: str, first: int, last: int) -> None:
 async def remember(session: ACMS) -> None:
     """Ask what a model should see: a few items, or a whole request."""
     items = await session.recall(QUESTION, budget=300)
-    best = max(items, key=lambda item: item.score)
+    best = items.best(1)[0]
     assert "PostgreSQL" in best.content
     assert items.tokens <= 300
     say("recall", f"{best.content}  ({items.tokens} of 300 tokens; {items.ledger.why(best.id)})")

@@ -7,10 +7,12 @@ import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from zlib import crc32
 
 import pytest
+from httpx2._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import settings
 
 from acms import compose
@@ -25,15 +27,15 @@ sys.dont_write_bytecode = False
 pytest_plugins = ["tests.servers.fixtures", "tests.servers.stores", "tests.support.fixtures"]
 
 # Before any test imports a part of it: pytest explains failed assertions only of what it loads itself.
-pytest.register_assert_rewrite("acms.testing")
+pytest.register_assert_rewrite("acms.testing", "tests.storage.suite")
 
-# CI tries the same examples each time, so a red run can be run again; elsewhere every run tries new ones.
+# Every run tries the same examples; new ones with `pytest --hypothesis-profile=random`.
 EXAMPLES = 50
 settings.register_profile(
-    "ci", deadline=None, max_examples=EXAMPLES, print_blob=True, derandomize=True, database=None
+    "fixed", deadline=None, max_examples=EXAMPLES, print_blob=True, derandomize=True, database=None
 )
-settings.register_profile("dev", deadline=None, max_examples=EXAMPLES, print_blob=True)
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+settings.register_profile("random", deadline=None, max_examples=EXAMPLES, print_blob=True)
+settings.load_profile("fixed")
 
 
 # A test that ranks by meaning names its embedder; all others rank by words, also in processes they start.
@@ -51,11 +53,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--stores", choices=("one", "every"), default="one",
         help="What holds on every store is tried on one of them, SQLite or PostgreSQL, or on every one.",
     )  # fmt: skip
+    parser.addoption(
+        "--data", metavar="FOLDER", help="The folder of real conversations, for `-m data`; else $ACMS_DATA."
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let golden outputs, which are also recorded without pytest, find the conversations."""
+    if folder := config.getoption("data"):
+        os.environ["ACMS_DATA"] = str(Path(folder).resolve())
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave each test that holds on every store to one of them, which its name decides; not those of tests/storage."""
+    """Choose the tests: mark those that read real conversations, and leave out what is not installed or said twice.
+
+    A test that holds on every store is left to one of them, which its name decides; all are tried in tests/storage.
+    """
+    for item in items:
+        if "data_dir" in getattr(item, "fixturenames", ()):
+            item.add_marker("data")
+    _leave_out(config, items, [item for item in items if not _is_installed(item)])
     if config.getoption("stores") == "every" or any("::" in argument for argument in config.args):
         return
     stores: dict[str, list[str]] = {}
@@ -65,9 +83,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left = [
         item for item in items if (found := _store(item)) and found[1] != _chosen(found[0], stores[found[0]])
     ]
+    _leave_out(config, items, left)
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], left: list[pytest.Item]) -> None:
+    """Deselect some tests."""
     config.hook.pytest_deselected(items=left)
     gone = set(map(id, left))
     items[:] = [item for item in items if id(item) not in gone]
+
+
+def _is_installed(item: pytest.Item) -> bool:
+    """Return whether the packages are there that a test needs beside those of the default environment."""
+    return all(find_spec(mark.args[0]) for mark in item.iter_markers("needs"))
 
 
 def _store(item: pytest.Item) -> tuple[str, str] | None:
@@ -110,6 +138,15 @@ def _no_model() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _patient_clients() -> Iterator[None]:
+    """Let clients that say nothing else wait a minute for a service, which shares the machine with other tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for what in ("connect", "read", "write", "pool"):
+            patch.setattr(DEFAULT_TIMEOUT_CONFIG, what, 60.0)
+        yield
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     """Async tests run on asyncio, the one loop ACMS promises."""
@@ -118,8 +155,10 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """The folder of real conversations: $ACMS_DATA, or shared/data beside the repository."""
+    """The folder of real conversations: that of `--data`, or shared/data beside the repository."""
     folder = Path(os.environ.get("ACMS_DATA") or ROOT.parent / "shared" / "data")
     if not folder.is_dir():
-        pytest.skip(f"no conversations in {folder}: set ACMS_DATA to a folder that has them")
+        pytest.fail(
+            f"There are no conversations in {folder}. Run: pytest -m data --data FOLDER", pytrace=False
+        )
     return folder

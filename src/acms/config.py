@@ -84,6 +84,9 @@ class RecallConfig:
     token_budget: int = 4000
     #: Share of the budget reserved for the current episode; what it does not use flows on.
     current_episode_budget_pct: float = 0.4
+    #: Share of a recall, and of what a prompt recalls, that text of the origin `external` may take while other text
+    #: that answers is left out.
+    external_budget_pct: float = 0.25
     #: Share of a prompt's room that what is recalled for one turn may take where a history stands beside it: more of
     #: what answers, or fewer tokens that are paid in full.
     effort: float = 0.7
@@ -95,6 +98,7 @@ class RecallConfig:
         try:
             budget(self.token_budget, "recall.token_budget")
             fraction(self.current_episode_budget_pct, "recall.current_episode_budget_pct")
+            fraction(self.external_budget_pct, "recall.external_budget_pct")
             fraction(self.effort, "recall.effort")
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error

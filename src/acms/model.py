@@ -103,6 +103,13 @@ class State(StrEnum):
     ERASED = "erased"
 
 
+class EpisodeStatus(StrEnum):
+    """Whether an episode still takes messages."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+
+
 class Role(StrEnum):
     """Who speaks, as model providers name it."""
 
@@ -580,6 +587,10 @@ class Hit:
     context: str
     id: str
     score: float
+
+
+VectorSearchResult = Hit
+"""The name that the implementation plan gave it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ from acms.model import (
     SessionHead,
     State,
 )
-from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
+from acms.prompt_types import SEPARATOR, CacheMark, Count, PromptMessage, Tool, Usage, paragraph
 from acms.results import SessionPage
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class SummaryRequest:
 
     def text(self) -> str:
         """Return the turns as `speaker: text` paragraphs."""
-        return "\n\n".join(f"{turn.speaker}: {turn.text}" for turn in self.turns)
+        return SEPARATOR.join(paragraph(turn.speaker, turn.text) for turn in self.turns)
 
 
 class Summarizer(Protocol):
@@ -558,6 +558,15 @@ class HasOwnValues(Protocol):
 
     def own_values(self) -> ListingKV:
         """Return them, over the connections of this handle and open as long as it is; they compare and set too."""
+        ...
+
+
+@runtime_checkable
+class Searchable(Protocol):
+    """A store that can say what it still holds of erased entries."""
+
+    async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
+        """Return what is left of entries and of their texts, in words without their content."""
         ...
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol, overload
+from typing import Literal, NamedTuple, Protocol
 
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.model import (
     Durability,
     Embedded,
     Entry,
+    EpisodeStatus,
     Job,
     Json,
     Kind,
@@ -113,6 +114,8 @@ class ContextItem:
     source: Source
     #: Relevance raised by the markers, in [0, 1]; 0 for what was not ranked.
     score: float = 0.0
+    #: Place by score among the recalled items: 1 is the best; 0 in a window, whose items are not ranked.
+    rank: int = 0
     #: How much of what was asked it holds itself, relative to the best answer, in [0, 1].
     relevance: float = 0.0
     #: What it costs in the prompt, its frame included.
@@ -283,10 +286,14 @@ class Ledger:
         return id in self._all
 
 
-class ContextItems(Sequence[ContextItem]):
-    """Recalled or windowed items in the order in which the model should see them; it reads as a list of them does."""
+class ContextItems(list[ContextItem]):
+    """Recalled or windowed items, a list in the order in which the model should see them.
 
-    __slots__ = ("_items", "budget", "context", "coverage", "ledger", "tier", "tokens", "version")
+    A recall lists facts first, then what comes from past episodes, then the current episode; each group oldest first.
+    `rank` of an item and `best` tell how well it answers.
+    """
+
+    __slots__ = ("budget", "context", "coverage", "ledger", "tier", "tokens", "version")
 
     def __init__(
         self,
@@ -299,7 +306,7 @@ class ContextItems(Sequence[ContextItem]):
         coverage: float = 1.0,
         tier: str = "words",
     ) -> None:
-        self._items = tuple(items)
+        super().__init__(_ranked(items))
         #: The token budget they were chosen for, and what they use of it, frames included.
         self.budget = budget
         self.tokens = sum(item.token_count for item in items)
@@ -312,29 +319,13 @@ class ContextItems(Sequence[ContextItem]):
         #: What ranked them: "words", or the name of the embedder's model when meaning was compared too.
         self.tier = tier
 
-    @overload
-    def __getitem__(self, index: int) -> ContextItem: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[ContextItem]: ...
-    def __getitem__(self, index: int | slice) -> ContextItem | list[ContextItem]:
-        return list(self._items[index]) if isinstance(index, slice) else self._items[index]
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, list):
-            return list(self._items) == other
-        return isinstance(other, ContextItems) and self._items == other._items
-
-    def __add__(self, other: Iterable[ContextItem]) -> list[ContextItem]:
-        return [*self._items, *other]
-
-    def __radd__(self, other: Iterable[ContextItem]) -> list[ContextItem]:
-        return [*other, *self._items]
-
     def __repr__(self) -> str:
         return f"<ContextItems {len(self)} items, {self.tokens} of {self.budget} tokens, v{self.version}>"
+
+    def best(self, n: int) -> list[ContextItem]:
+        """Return the `n` items of the highest score, the best first; those of a window are not ranked."""
+        ranked = sorted((item for item in self if item.rank), key=lambda item: item.rank)
+        return ranked[:n]
 
     def with_items(self, items: Sequence[ContextItem]) -> ContextItems:
         """Return the same with other items in the place of its own."""
@@ -360,14 +351,22 @@ class ContextItems(Sequence[ContextItem]):
 
     def entry_texts(self) -> dict[str, str]:
         """Return what is shown of each entry, by its id."""
-        return {item.id: item.content for item in self._items}
+        return {item.id: item.content for item in self}
 
     def text(self) -> str:
         """Join the items as `speaker: content` paragraphs; the joined text fits the budget they were chosen for.
 
         In a log of several days it is `speaker, 2026-03-14: content`, where the item before is not of that day.
         """
-        return joined(self._items)
+        return joined(self)
+
+
+def _ranked(items: Sequence[ContextItem]) -> list[ContextItem]:
+    """Return items with their rank by score; of equal scores the older one is first."""
+    recalled = [item for item in items if item.source is not Source.WINDOW]
+    recalled.sort(key=lambda item: (-item.score, item.version))
+    ranks = {id(item): rank for rank, item in enumerate(recalled, 1)}
+    return [replace(item, rank=ranks.get(id(item), 0)) for item in items]
 
 
 def spoken(item: ContextItem) -> str:
@@ -394,7 +393,7 @@ class Episode:
 
     id: str
     ordinal: int
-    status: Literal["open", "closed"]
+    status: EpisodeStatus
     #: Versions of its first and last message.
     first: int
     last: int
@@ -413,7 +412,7 @@ class SessionStats:
 
     session_id: str
     version: int
-    #: Everything ever said; neither decreases.
+    #: Everything ever said, but for what was erased.
     messages: int
     tokens: int
     #: What is in force: messages and the summaries that stand for some.
@@ -517,7 +516,7 @@ class ContextInfo:
     #: Id of the context it was forked from, and at which version.
     parent_id: str | None = None
     fork_version: int | None = None
-    #: Messages and their tokens so far; neither ever decreases.
+    #: Messages and their tokens so far; only an erasure makes them fewer.
     message_count: int
     total_tokens: int
     latest_version: int
@@ -715,15 +714,16 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remaining:
-    """What an erasure left although it says what was erased."""
+    """An entry that an erasure left although it says what was erased."""
 
-    #: Id of the entry that is still there.
     id: str
-    #: source (a message that an erased fact was made from), or statement (a fact stated by hand, without that source,
-    #: whose value the erased message has).
-    kind: Literal["source", "statement"]
+    #: source (a message an erased fact was made from), statement (a fact by hand with the value of an erased message),
+    #: or copy (the original of a merge or `copy`, what was made from it, another copy; with `verify` a second import).
+    kind: Literal["source", "statement", "copy"]
     #: Id of what was erased.
     of: str
+    context: str = ""
+    version: int = 0
 
 
 UNREACHED = (
@@ -755,13 +755,13 @@ class Erasure:
     ids: tuple[str, ...]
     #: Ids of the summaries and facts among them that went because they were made from others.
     cascaded: tuple[str, ...] = ()
-    #: What was not asked for and says the same: erase it too.
+    #: What was not asked for and says the same, as far as the caller may read it: erase it too.
     remaining: tuple[Remaining, ...] = ()
     #: Ids of the contexts in which something was erased.
     contexts: tuple[str, ...] = ()
     #: What was still found of it, as far as it was looked for; empty is what one hopes for.
     residue: tuple[str, ...] = ()
-    #: Whether it was looked for.
+    #: Whether it was looked for and nothing says the same any more: false while anything remains, listed or not.
     verified: bool = False
     #: What that proves: "rows" when the store was read back, "bytes" when its files were searched too; None unless it
     #: was looked for. What had been erased before is no longer known, so of that there are rows only.

@@ -760,6 +760,7 @@ class ACMS(View):
 
         It is named by its id, or by the caller's key, which goes with the content and names nothing after it.
         Its edits go too, and every summary and fact made from it: what such a summary stood for is in force again.
+        What it is a copy of stays, by a merge or `copy`; `remaining` of the result lists every such place.
         With `verify` the store is searched afterwards for what is left. Not undoable.
         """
         from acms.erasure import erase as erasure

@@ -111,7 +111,7 @@ class SharedSession:
         composition: Composition,
     ) -> None:
         self.session_id = validation.session_or_id(session_id, "session_id")
-        self.namespace = validation.name(namespace, "namespace")
+        self.namespace = validation.namespace_name(namespace)
         #: Name, labels and metadata that its first write stores; empty once they are.
         self.about = about
         self.config = config or ACMSConfig()
@@ -272,6 +272,7 @@ class SharedSession:
             except SessionNotFoundError:
                 return None
             validation.same_namespace(self.namespace, context.namespace, self.session_id)
+            validation.namespace_name(context.namespace)
             self._check(context.counter)
             self._mind(context.id)
             if self.reflects is not None and self.config.worker.enabled:

@@ -14,7 +14,7 @@ from acms.log import policy, read, validation
 from acms.log.in_force import Cover, anchor, preview
 from acms.log.policy import ResolvedPolicy
 from acms.log.read import active, in_force
-from acms.model import Entry, Kind, Role, State, named
+from acms.model import Entry, EpisodeStatus, Kind, Role, State, named
 from acms.nouns import episode_id
 from acms.observability.operations import traced
 from acms.ports import StorageBackend, TokenCounter
@@ -90,6 +90,11 @@ class View:
     def effort(self) -> float:
         """Share of a prompt's room that what is recalled for a turn may take, see `RecallConfig`."""
         return self._shared.config.recall.effort
+
+    @property
+    def external_share(self) -> float:
+        """Share of a recall that external text may take, see `RecallConfig.external_budget_pct`."""
+        return self._shared.config.recall.external_budget_pct
 
     @property
     def counter(self) -> TokenCounter:
@@ -192,6 +197,7 @@ class View:
             profile=shared.namespace if self._at is None else None,
             moment=shared.clock() if self._at is None else None,
             rerank=shared.candidates,
+            external_share=shared.config.recall.external_budget_pct,
         )
 
     def _everywhere(self, scope: str) -> str | None:
@@ -374,9 +380,9 @@ class View:
         ]
         return HistoryPage(entries=tuple(page), next_after=page[-1].version if len(entries) > limit else None)
 
-    async def episodes(self, status: str | None = None) -> list[Episode]:
+    async def episodes(self, status: EpisodeStatus | str | None = None) -> list[Episode]:
         """List the episodes, oldest first; `status` keeps only the open one or the closed ones."""
-        if status not in (None, "open", "closed"):
+        if status not in (None, *EpisodeStatus):
             raise ValidationError(f"{status!r} is not open or closed", field="status")
         context = await self._find()
         if context is None:
@@ -579,8 +585,7 @@ class View:
             )
         head = await shared.storage.head(context)
         version = read.version_of(head, self._at)
-        newest = await shared.storage.read(context, at=version, kinds=(Kind.MESSAGE,), newest=1)
-        messages, tokens = (newest[-1].position or 0, newest[-1].total) if newest else (0, 0)
+        messages, tokens = await read.count_messages(shared.storage, context, head, version)
         cover = await read.cover_at(shared.storage, context, head, version)
         active_messages, active_tokens = await active(shared.storage, context, head, version, cover)
         made = await shared.storage.read(context, at=version, kinds=(Kind.FACT, Kind.SUMMARY))

@@ -24,10 +24,11 @@ from acms.errors import (
 from acms.log import policy as policy_levels
 from acms.log.provenance import COPIES, COPYING
 from acms.model import Context, ContextQuery, Derived, Done, Entry, JobDraft, JobQuery, Kind, Lease
-from acms.storage import FaultyStorage, MemoryStorage, append_rules
+from acms.storage import MemoryStorage, append_rules
 from acms.storage.wrapper import WrapperStorage
 from acms.testing import HashEmbedder, sound
 from acms.testing.logs import noted, put, said, summed_up
+from tests.support.faulty import FaultyStorage
 from tests.support.fixtures import Plain
 from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, seen, session_on, tool_turn
 

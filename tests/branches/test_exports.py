@@ -205,7 +205,7 @@ def test_checkpoints_of_langgraph_are_read_by_its_own_serializer(
     assert export.format == "langgraph"
     assert [one.name for one in export.conversations] == ["t1", "t2"]
     assert export.conversations[0].messages == [
-        {"role": "system", "content": "Be brief.", "key": "1"},
+        {"role": "system", "content": "Be brief.", "key": "1", "origin": "external"},
         {"role": "user", "content": "How full is db1?", "key": "2", "name": "ana"},
         {
             "role": "assistant",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, Kind, Media, Raw, ToolCall, open_storage
+from acms import ACMS, Media, Raw, ToolCall, open_storage
 from acms.branches.importers import Turn, read_chat
 from acms.errors import ValidationError
 
@@ -172,19 +172,7 @@ def test_times(tmp_path: Path, said: object, expected: datetime) -> None:
         ('[{"role": "user", "content": "a", "created_at": "soon"}]', "c.json", "c.json: messages[0]", "time"),
         ('{"some": "thing"}', "c.json", "c.json:1", "chat message"),
         ("42", "c.json", "c.json", "chat message"),
-        ("[" * 100_000, "c.json", "c.json:1", "JSON"),
-        (
-            '[{"conversation": {"speaker_a": "A"}}, {"conversation": {"speaker_a": "B"}}]',
-            "c.json",
-            "c.json",
-            "holds 2",
-        ),
-        (
-            '[{"conversation": {"speaker_a": "A", "session_1": [{}]}}]',
-            "c.json",
-            "c.json",
-            "session_1_date_time",
-        ),
+        ("[" * 100_000, "c.json", "c.json:1", "nested deeper than 128 levels"),
     ],
 )
 def test_errors_name_the_place_and_what_was_expected(
@@ -206,54 +194,7 @@ def test_not_utf8_and_not_there(tmp_path: Path) -> None:
 def test_unknown_format_says_what_was_expected(tmp_path: Path) -> None:
     with pytest.raises(ValidationError) as caught:
         read(tmp_path, {"some": "thing"})
-    assert any("LoCoMo" in option for option in caught.value.options)
-
-
-LOCOMO = [
-    {
-        "conversation": {
-            "speaker_a": "Ann",
-            "speaker_b": "Ben",
-            "session_10_date_time": "12:05 am on 9 June, 2023",
-            "session_10": [{"speaker": "Ben", "dia_id": "D10:1", "text": "later"}],
-            "session_2_date_time": "1:56 pm on 8 May, 2023",
-            "session_2": [
-                {"speaker": "Ann", "dia_id": "D2:1", "text": "Hi"},
-                {"speaker": "Ben", "dia_id": "D2:2", "text": "Look", "blip_caption": "a dog"},
-            ],
-            "session_3_date_time": "1:00 am on 1 July, 2023",
-        },
-        "qa": [],
-    }
-]
-
-
-def test_locomo(tmp_path: Path) -> None:
-    first, second, third = read(tmp_path, LOCOMO)
-    assert first == {
-        "role": "user",
-        "content": "Hi",
-        "actor_id": "Ann",
-        "metadata": {"dia_id": "D2:1"},
-        "created_at": datetime(2023, 5, 8, 13, 56, 1, tzinfo=UTC),
-        "key": "D2:1",
-    }
-    assert (second["role"], second["content"]) == ("assistant", "Look [shares: a dog]")
-    assert third["created_at"] == datetime(2023, 6, 9, 0, 5, 1, tzinfo=UTC)
-
-
-def test_realtalk_and_beam(tmp_path: Path) -> None:
-    said = {"clean_text": "Hey", "speaker": "Ann", "date_time": "29.12.2023, 22:42:04", "dia_id": "D1:1"}
-    talk = {"name": {"speaker_1": "Ann", "speaker_2": "ben"}, "session_1": [said, {**said, "speaker": "ben"}]}
-    for text in (json.dumps(talk), json.dumps(talk, indent=2)):
-        one, two = read(tmp_path, text)
-        assert (one["role"], one["actor_id"], two["role"]) == ("user", "Ann", "assistant")
-        assert one["created_at"] == datetime(2023, 12, 29, 22, 42, 4, tzinfo=UTC)
-    ask = {"role": "user", "id": 0, "time_anchor": "March-15-2024", "content": "Plan?"}
-    beam = [{"batch_number": 1, "turns": [[ask, {"role": "assistant", "id": 1, "content": "Yes."}]]}]
-    one, two = read(tmp_path, beam)
-    assert (one["key"], two["key"]) == ("0", "1")
-    assert two["created_at"] == datetime(2024, 3, 15, 0, 0, 2, tzinfo=UTC)
+    assert any("JSONL" in option for option in caught.value.options)
 
 
 async def test_imported_messages_can_be_ingested_again(tmp_path: Path) -> None:
@@ -265,34 +206,3 @@ async def test_imported_messages_can_be_ingested_again(tmp_path: Path) -> None:
         assert all(one.repeated for one in again)
         call, result = [await session.get(receipt.message_id) for receipt in first[3:5]]
         assert call.group == result.group is not None
-
-
-async def test_real_locomo_file(data_dir: Path) -> None:
-    file = data_dir / "locomo-dev" / "conv-26.json"
-    if not file.is_file():
-        pytest.skip(f"{file.name} is not in {file.parent}")
-    turns = list(read_chat(file))
-    source = json.loads(file.read_text(encoding="utf-8"))[0]["conversation"]
-    ids = [turn["dia_id"] for name, said in source.items() if isinstance(said, list) for turn in said]
-    assert [turn["key"] for turn in turns] == ids
-    assert {turn["actor_id"] for turn in turns if turn["role"] == "user"} == {source["speaker_a"]}
-    assert turns == sorted(turns, key=lambda turn: turn["created_at"])
-    async with ACMS("s", open_storage("memory://")) as session:
-        await session.ingest_many(turns)
-        page = await session.history(limit=1)
-        assert page.entries[0].kind is Kind.MESSAGE
-        assert (await session.get_session_stats()).messages == len(ids) == 419
-
-
-def test_every_real_file_is_read(data_dir: Path) -> None:
-    files = [
-        *data_dir.glob("locomo-dev/*.json"),
-        *data_dir.glob("realtalk-dev/*.json"),
-        *data_dir.glob("*/*/chat.json"),
-    ]
-    if not files:
-        pytest.skip(f"no conversations in {data_dir}")
-    for file in files:
-        turns = list(read_chat(file))
-        assert len(turns) > 100, file
-        assert len({turn["key"] for turn in turns}) == len(turns), file

@@ -10,11 +10,9 @@ import os
 import re
 import select
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.resources import files
@@ -196,7 +194,7 @@ def test_one_interrupt_ends_what_waits_for_stdin(tmp_path: Path) -> None:
         try:
             assert process.stderr.readline() == "reading\n"
             process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 130
+            assert process.wait(60) == 130
             assert process.stderr.read() == "interrupted\n"
         finally:
             process.kill()
@@ -697,21 +695,22 @@ def test_import_is_idempotent_and_adds_what_is_new(db: str, tmp_path: Path) -> N
     assert [entry["preview"] for entry in page["entries"]] == [f"message {n}" for n in range(1, 501)]
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
-def test_import_of_a_changed_message_is_refused(db: str, tmp_path: Path) -> None:
-    turn = {"speaker": "Ann", "dia_id": "D1:1", "text": "Hi"}
-    talk = {
-        "speaker_a": "Ann",
-        "speaker_b": "Ben",
-        "session_1_date_time": "1:56 pm on 8 May, 2023",
-        "session_1": [turn],
-    }
-    file = tmp_path / "talk.json"
-    file.write_text(json.dumps([{"conversation": talk}]), encoding="utf-8")
-    run("import", str(file), "--db", db)
-    turn["text"] = "Bye"
-    file.write_text(json.dumps([{"conversation": talk}]), encoding="utf-8")
-    assert "IDEMPOTENCY_MISMATCH" in run("import", str(file), "--db", db, code=1).stderr
+_KILLED = """
+import os, signal, threading
+from acms.cli import main
+from acms.storage.sqlite.store import SQLiteStorage
+
+append, batches = SQLiteStorage.append, []
+
+def killed(self, ops):
+    batches.append(ops)
+    if len(batches) == 3:  # while it is being stored
+        threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGKILL)).start()
+    return append(self, ops)
+
+SQLiteStorage.append = killed
+main()
+"""
 
 
 def test_import_goes_on_after_a_kill(tmp_path: Path) -> None:
@@ -725,14 +724,9 @@ def test_import_goes_on_after_a_kill(tmp_path: Path) -> None:
                 json.dumps({"role": "tool", "tool_call_id": f"c{n}", "content": f"result {n} " * 20}) + "\n"
             )
     db = base.file_url(tmp_path / "long.db")
-    arguments = [sys.executable, "-m", "acms.cli", "import", str(file), "--db", db]
-    child = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    stored = 0
-    deadline = time.monotonic() + 30
-    while stored < 200 and time.monotonic() < deadline and child.poll() is None:
-        stored = _stored(tmp_path / "long.db")
-    child.send_signal(signal.SIGKILL)
-    assert child.wait() == -signal.SIGKILL, "the import was over before it could be killed"
+    arguments = [sys.executable, "-c", _KILLED, "import", str(file), "--db", db]
+    child = subprocess.run(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
+    assert child.returncode == -signal.SIGKILL
     before = _stored(tmp_path / "long.db")
     assert 200 <= before < total
     assert before % 200 == 0, "a batch is stored whole or not at all"
@@ -802,19 +796,6 @@ def test_import_from_stdin_and_restore_from_stdin(tmp_path: Path) -> None:
     done = shell("restore", "-", "--db", other, "--json", input=log)
     assert json.loads(done.stdout)["messages"] == 82
     assert run("export", "mine", "--db", other).stdout == log
-
-
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
-def test_real_locomo_file(data_dir: Path, db: str) -> None:
-    file = data_dir / "locomo-dev" / "conv-26.json"
-    if not file.is_file():
-        pytest.skip(f"{file.name} is not in {file.parent}")
-    assert call("import", str(file), "--db", db)["new"] == 419
-    assert call("import", str(file), "--db", db)["new"] == 0
-    value = call(
-        "recall", "conv-26", "When did Caroline go to the LGBTQ support group?", "--budget", "500", "--db", db
-    )
-    assert "D1:3" in [item["metadata"]["dia_id"] for item in value["items"]]
 
 
 # ── moving and checking ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -1020,7 +1001,6 @@ def _terminal(arguments: list[str], *keys: str, until: str, **environment: str) 
     return seen.decode()
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 def test_tab_completes_commands_options_and_sessions_in_bash(tmp_path: Path) -> None:
     file = tmp_path / "acms.db"
     run("add", "holiday-plans", "user", "Lyon in May.", "--db", base.file_url(file))

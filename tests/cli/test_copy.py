@@ -31,11 +31,13 @@ from acms.log import policy as policy_levels
 from acms.log.encoding import dump
 from acms.model import ContextQuery, Derived, JobDraft, JobQuery, JobState, Lease, Retry
 from acms.ports import HasSpaces, StorageBackend
-from acms.storage import FaultyStorage, MemoryStorage, SQLiteStorage
+from acms.storage import MemoryStorage, SQLiteStorage
 from acms.storage.wrapper import WrapperStorage
 from acms.testing import StorageStory, sound
-from acms.testing.logs import WHEN, mixed, new, noted, put, said, settled, summed_up
+from acms.testing.logs import WHEN, new, noted, put, said, summed_up
 from tests.servers.stores import another
+from tests.storage.suite.logs import mixed, settled
+from tests.support.faulty import FaultyStorage
 from tests.support.fixtures import Plain
 
 QUIET = ACMSConfig(worker=WorkerConfig(enabled=False))
@@ -469,7 +471,7 @@ async def test_a_job_that_the_target_refuses_ends_the_copy_and_comes_with_the_ne
 
 _COPIER = """
 import asyncio, sys
-from acms.copying import copy
+from acms.branches.copying import copy
 from acms.storage import SQLiteStorage
 
 async def main():

@@ -207,3 +207,54 @@ def test_a_pipe_must_say_yes_and_a_terminal_is_asked(db: str, ids: dict[str, str
         os.close(theirs)
         assert b"There is no way back" in output
         assert said(db)[0] == left
+
+
+def counters(db: str, session: str, namespace: str) -> list[int]:
+    """Return messages and tokens of a session as its stats and as a list of sessions have them."""
+    stats = call("stats", session, "--namespace", namespace, "--db", db)
+    listed = call("sessions", "--namespace", namespace, "--db", db)["sessions"]
+    (row,) = [one for one in listed if one["session"] == session]
+    return [stats["messages"], stats["active_messages"], row["messages"], stats["tokens"], row["tokens"]]
+
+
+def test_counters_of_sessions_follow_an_erasure(ids: dict[str, str], db: str) -> None:
+    run("fork", "user_456", "--as", "early", "--at", "1", "--namespace", "work", "--db", db)
+    run("fork", "user_456", "--as", "late", "--namespace", "work", "--db", db)
+    before = counters(db, "user_456", "work")
+    assert before[:3] == [3, 3, 3]
+    run("erase", "user_456", "--message", ids["hello work"], "--namespace", "work", "--yes", "--db", db)
+    after = counters(db, "user_456", "work")
+    assert after[:3] == [2, 2, 2]
+    assert after[3] == after[4] < before[3]
+    assert counters(db, "late", "work") == after
+    assert counters(db, "early", "work")[:3] == [1, 1, 1]
+    run("fork", "user_456", "--as", "later", "--namespace", "work", "--db", db)
+    run("fork", "user_456", "--as", "first", "--at", "1", "--namespace", "work", "--db", db)
+    assert counters(db, "later", "work") == after
+    assert counters(db, "first", "work")[:3] == [1, 1, 1]
+    run("fork", "user_456", "--as", "copy", "--copy", "--namespace", "work", "--db", db)
+    assert counters(db, "copy", "work") == after
+    run("add", "user_456", "user", "What now?", "--namespace", "work", "--db", db)
+    assert counters(db, "user_456", "work")[:3] == [3, 3, 3]
+
+    run("erase", "--namespace-all", "work", "--yes", "--db", db)
+    for session in ("user_456", "early", "late", "later", "first", "copy"):
+        assert counters(db, session, "work") == [0, 0, 0, 0, 0]
+    assert call("verify", "--db", db)["ok"]
+    assert counters(db, "user_123", "default")[:3] == [3, 1, 3]
+
+
+@pytest.mark.usefixtures("ids")
+def test_the_namespace_of_the_service_is_reserved(db: str, tmp_path: Path) -> None:
+    own = ("--namespace", "@acms", "--db", db)
+    file = tmp_path / "log.jsonl"
+    file.write_text(run("export", "user_123", "--db", db).stdout.replace('"default"', '"@acms"', 1))
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    for command in (
+        ("add", "talk", "user", "Hello", *own),
+        ("mcp", *own),
+        ("erase", "--namespace-all", "@acms", "--yes", "--db", db),
+        ("restore", str(file), "--db", other),
+    ):
+        assert "'@acms' is reserved" in run(*command, code=1).stderr, command
+    assert call("sessions", "--all", "--db", other)["sessions"] == []

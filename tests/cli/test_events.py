@@ -41,6 +41,6 @@ def test_follow_goes_on_until_it_is_interrupted(tmp_path: object) -> None:
         call("add", "user_123", "user", "two", "--db", db)
         assert process.stdout.readline().endswith("\tmessage v2 user: two\n")
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
         assert process.stderr is not None
         assert process.stderr.read() == "interrupted\n"

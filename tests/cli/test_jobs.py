@@ -269,7 +269,7 @@ def test_a_signal_stops_a_worker_in_order(db: str, worker: subprocess.Popen[str]
     asyncio.run(add(db, "compact"))  # while it waits
     assert worker.stdout.readline() == "job 4 compact done, attempt 1\n"
     worker.send_signal(signal.Signals[name])
-    assert worker.wait(30) == 0
+    assert worker.wait(60) == 0
     assert worker.stderr.read() == ""
 
 
@@ -326,11 +326,11 @@ async def test_a_tenant_whose_first_key_is_made_later_is_found(home: str) -> Non
         one = Everybody(stores, keys, made, poll_seconds=0.01, look_seconds=0.01)
         running = asyncio.create_task(one.run())
         for _ in range(2):
-            await asyncio.wait_for(done.get(), 30)
+            await asyncio.wait_for(done.get(), 60)
         await keys.create("nokey")
-        await asyncio.wait_for(done.get(), 30)
+        await asyncio.wait_for(done.get(), 60)
         one.stop()
-        await asyncio.wait_for(running, 30)
+        await asyncio.wait_for(running, 60)
     assert await asyncio.to_thread(states, home, "acme", "globex", "nokey") == ["done", "done", "done"]
 
 
@@ -341,5 +341,5 @@ def test_a_signal_stops_a_worker_of_all_tenants_in_order(home: str) -> None:
         assert child.stderr is not None
         assert len([child.stdout.readline() for _ in range(2)]) == 2
         child.send_signal(signal.SIGTERM)
-        assert child.wait(30) == 0
+        assert child.wait(60) == 0
         assert child.stderr.read() == ""

@@ -344,7 +344,27 @@ async def test_nobody_there_and_nobody_answering_are_told_apart() -> None:
                 await client.session("s").ingest("user", "a")
         for writer in silent:
             writer.transport.abort()
-    assert len(silent) == 4
+
+
+async def test_a_service_that_is_silent_is_asked_again() -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    silent: list[asyncio.StreamWriter] = []
+    async with listening(lambda reader, writer: silent.append(writer)) as url:
+        transport = Transport(
+            url, None, timeout=0.05, retry=AT_ONCE, why=True, verify=None, sleep=sleep, fraction=lambda: 1.0
+        )
+        try:
+            with pytest.raises(DeadlineError):
+                await transport.call("POST", path("contexts"), body={}, headers={"idempotency-key": "same"})
+        finally:
+            await transport.aclose()
+        for writer in silent:
+            writer.transport.abort()
+    assert len(slept) == AT_ONCE.max_attempts - 1
 
 
 async def test_half_a_character_is_no_name_of_anything(sqlite_service: Service) -> None:

@@ -150,7 +150,7 @@ async def test_a_job_is_told_as_it_is_now(service: Service) -> None:
         await session.ingest_many([{"role": "user", "content": "short"}] * 3)
         await other.ingest("user", "x")
         job = await session.compact()
-        assert await session.wait(job, timeout=30) is None
+        assert await session.wait(job, timeout=60) is None
         now = await session.job(job.id)
         assert (now.state.value, bool(now.reason)) == ("done", True)
         for one, id in ((other, job.id), (session, "j_nothing")):

@@ -18,7 +18,7 @@ CLIENT = Path(__file__).parents[2] / "clients" / "typescript"
 def test_the_types_are_those_of_the_service_and_the_tests_pass(tmp_path: Path) -> None:
     npm = shutil.which("npm")
     if npm is None:
-        pytest.skip("needs npm")
+        pytest.fail("npm is missing. Install Node.js, which brings it.", pytrace=False)
     here = tmp_path / "typescript"
     shutil.copytree(CLIENT, here, ignore=shutil.ignore_patterns("node_modules", "dist"))
 

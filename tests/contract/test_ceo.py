@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from acms.ceo import CEO, KVCache, Outcome, pick
+from acms.acs import CEO, KVCache, Outcome, pick
 from acms.contract import (
     Action,
     Code,

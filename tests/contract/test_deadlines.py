@@ -1,6 +1,6 @@
 """Deadlines: whoever is late, a reply comes in time and nothing is left running (checks 18 to 20).
 
-The bounds of time that are asserted are far from what is measured: a machine may be busy.
+Time is virtual (see conftest.py): computing takes none, and a deadline passes as soon as all there is to do is to wait.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +23,7 @@ from acms.providers import Endpoint, HTTPSource
 from acms.storage.wrapper import WrapperStorage
 from tests.providers.server import Behave, ModelServer
 from tests.support.sources import Source, actions, checked, codes, engine, hang, ids, item, request
+from tests.support.virtual_time import REAL_TIME, pass_time
 
 PAST = [item("exp:1", "We moved the orders before.", "orders", source="L4")]
 
@@ -43,7 +44,7 @@ async def answers_late(asked: Any) -> Any:
 
 
 async def blocks_a_thread(asked: Any) -> Any:
-    await asyncio.to_thread(RELEASE.wait, 20)
+    await asyncio.wrap_future(THREADS.submit(RELEASE.wait, 60))
 
 
 async def cleans_up_for_ever(asked: Any) -> Any:
@@ -60,6 +61,8 @@ async def in_a_group(asked: Any) -> Any:
 
 
 RELEASE = threading.Event()
+THREADS = ThreadPoolExecutor(8)
+"""Not the loop's own: virtual time waits for those."""
 LATE = [hang, swallow, answers_late, blocks_a_thread, cleans_up_for_ever, in_a_group]
 
 
@@ -207,7 +210,7 @@ async def test_a_source_that_nothing_ends_is_abandoned_and_that_is_logged(
 
 async def test_what_fails_when_no_time_is_left_is_not_tried_again() -> None:
     async def stumble(asked: Any) -> Any:
-        time.sleep(0.18)  # holds the loop: it does fail, however busy the machine is
+        pass_time(0.18)
         raise ConnectionResetError
 
     project = Source("L2", stumble)
@@ -219,7 +222,7 @@ async def test_what_there_was_no_time_to_choose_from_comes_back_with_return_mini
     found = [item(f"a:{n}", "orders and migration " * 500, "orders") for n in range(30)]
 
     async def dawdle(asked: Any) -> Any:
-        time.sleep(0.23)  # holds the loop: until nothing is left to choose in
+        pass_time(0.23)  # until nothing is left to choose in
         return {"request_id": asked.request_id, "candidates": found}
 
     project = Source("L2", dawdle)
@@ -228,7 +231,7 @@ async def test_what_there_was_no_time_to_choose_from_comes_back_with_return_mini
     assert reply.error is not None
     assert reply.error.message == "there was no time left to choose from what was found"
     assert (reply.error.code, actions(reply)) == ("DEADLINE_EXCEEDED", ["return_minimal"])
-    assert ids(await acs.render(request(ms=20_000), action="return_minimal", attempt=2))
+    assert ids(await acs.render(request(ms=120_000), action="return_minimal", attempt=2))
     assert len(project.calls) == 1
 
 
@@ -276,10 +279,14 @@ def say(*found: dict[str, Any], request_id: str = "req-1") -> dict[str, Any]:
     return {"request_id": request_id, "candidates": list(found), "latency_ms": 2}
 
 
+@REAL_TIME
 async def test_a_source_on_a_server_is_asked_and_answers() -> None:
-    async with ModelServer() as server, HTTPSource(f"{server.root}/v1/search", layer="L2", name="kb") as kb:
+    async with (
+        ModelServer() as server,
+        HTTPSource(f"{server.root}/v1/search", layer="L2", name="kb", deadline_ms=60_000) as kb,
+    ):
         server.script = [Behave(body=say(item("proj:1", "The orders.", "orders")))]
-        reply = await engine(kb).render(request())
+        reply = await engine(kb).render(request(ms=100_000))
         assert ids(reply) == ["proj:1"]
         (call,) = server.calls
         assert call.path == "/v1/search"
@@ -288,22 +295,24 @@ async def test_a_source_on_a_server_is_asked_and_answers() -> None:
             "query": "implement orders migration",
             "entities": ["orders", "migration"],
             "top_k": 20,
-            "deadline_ms": 300,
+            "deadline_ms": 60_000,
             "expansion": False,
             "privacy_mode": "allow",
         }
 
 
+@REAL_TIME
 async def test_a_server_that_stumbles_is_asked_again() -> None:
     async with (
         ModelServer() as server,
-        HTTPSource(f"{server.root}/search", layer="L2", deadline_ms=5_000) as kb,
+        HTTPSource(f"{server.root}/search", layer="L2", deadline_ms=60_000) as kb,
     ):
         server.script = [Behave(status=503), Behave(body=say(item("proj:1", "The orders.", "orders")))]
-        assert ids(await engine(kb).render(request(ms=20_000))) == ["proj:1"]
+        assert ids(await engine(kb).render(request(ms=120_000))) == ["proj:1"]
         assert len(server.calls) == 2
 
 
+@REAL_TIME
 @pytest.mark.parametrize(
     ("behave", "code"),
     [
@@ -322,28 +331,29 @@ async def test_a_server_that_stumbles_is_asked_again() -> None:
     ids=["hung", "drip", "503", "429", "400", "no json", "cut", "dropped", "too long", "other id", "garbled"],
 )
 async def test_a_server_that_fails_is_contained(behave: Behave, code: str) -> None:
-    deadline = 300 if code == "PROVIDER_TIMEOUT" else 10_000
+    deadline = 300 if code == "PROVIDER_TIMEOUT" else 60_000
     async with (
         ModelServer() as server,
-        HTTPSource(f"{server.root}/search", layer="L2", deadline_ms=deadline, timeout=20) as kb,
+        HTTPSource(f"{server.root}/search", layer="L2", deadline_ms=deadline, timeout=120) as kb,
     ):
         server.otherwise = behave
-        reply, share = await took(engine(kb), request(ms=20_000), server=True)
+        reply, _ = await took(engine(kb), request(ms=120_000), server=True)
         assert reply.error is not None
         assert reply.error.code == code
-        assert share < 1
 
 
+@REAL_TIME
 async def test_a_server_that_is_not_there_is_unavailable() -> None:
     async with ModelServer() as server:
         address = f"{server.root}/search"
-    async with HTTPSource(address, layer="L2", deadline_ms=5_000) as kb:
-        reply = await engine(kb, Source("L1"), Source("L4")).render(request(ms=20_000))
+    async with HTTPSource(address, layer="L2", deadline_ms=60_000) as kb:
+        reply = await engine(kb, Source("L1"), Source("L4")).render(request(ms=120_000))
         assert reply.error is not None
         assert reply.error.code == "PROVIDER_UNAVAILABLE"
         assert actions(reply) == ["explicit_l1_expansion", "return_minimal"]
 
 
+@REAL_TIME
 async def test_an_address_from_data_must_be_public() -> None:
     async with Endpoint("https://127.0.0.1:9", trusted=False) as endpoint:
         kb = HTTPSource(endpoint, layer="L1", path="search")
@@ -373,3 +383,11 @@ def test_the_source_on_a_server_is_found_beside_what_a_source_is() -> None:
 def test_an_address_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         HTTPSource(**{"layer": "L2", **wrong})
+
+
+async def test_reading_a_long_answer_is_not_the_time_of_its_provider() -> None:
+    many = [item(f"c{number}", text=f"The orders migration of step {number}.") for number in range(8_000)]
+    source = Source("L2", many, name="flood", deadline_ms=20)  # it answers at once; reading takes far longer
+    reply = await engine(source).render(request())
+    assert "PROVIDER_TIMEOUT" not in codes(reply)
+    assert reply.fragments

@@ -180,7 +180,7 @@ def host() -> Iterator[None]:
     yield
     assert state() == before
     for thread in set(threading.enumerate()) - threads:
-        thread.join(10)
+        thread.join(60)
     assert set(threading.enumerate()) <= threads
 
 
@@ -232,7 +232,7 @@ async def test_a_thread_does_not_wait_for_the_default_executor() -> None:
     released = threading.Event()
     with ThreadPoolExecutor(1) as executor:
         loop.set_default_executor(executor)
-        filling_up = loop.run_in_executor(None, released.wait, 20)
+        filling_up = loop.run_in_executor(None, released.wait, 60)
         try:
             ident, daemon = await in_thread(
                 lambda: (threading.get_ident(), threading.current_thread().daemon)
@@ -263,18 +263,17 @@ async def test_a_thread_whose_caller_is_cancelled_runs_to_its_end() -> None:
 
     def work() -> None:
         begun.set()
-        released.wait(20)
+        released.wait(60)
         ended.set()
 
     task = asyncio.create_task(in_thread(work))
-    while not begun.is_set():
-        await asyncio.sleep(0.001)
+    assert await asyncio.to_thread(begun.wait, 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not ended.is_set()
     released.set()
-    assert ended.wait(10)
+    assert ended.wait(60)
 
 
 async def test_a_pause_is_taken_in_threads_only(monkeypatch: pytest.MonkeyPatch) -> None:

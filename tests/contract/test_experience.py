@@ -12,6 +12,7 @@ from acms.acs import ACS
 from acms.contract import Layer, Lod, RenderReply
 from acms.providers import OfflineReflector
 from tests.support.sources import NOW, checked, codes, ids, request
+from tests.support.virtual_time import REAL_TIME
 
 ASKED = "which database does the orders service use"
 DECIDED = "Decision: the orders service uses PostgreSQL 18, because we need transactions."
@@ -68,6 +69,7 @@ async def test_a_private_session_is_nobodys_experience() -> None:
     assert all(one.source is Layer.L2 for one in reply.fragments or ())
 
 
+@REAL_TIME
 async def test_another_namespace_and_another_tenant_are_not_asked(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     await decide(open_storage(url), "old", "others")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -69,11 +70,16 @@ def windows(text: str) -> set[str]:
 async def several(mode: str, request_id: str = "req-1") -> None:
     """Render whatever may happen to a request: answers, failures, an expansion, an error."""
     found = [item("a", SAID, "orders"), item("b", SAID, "migration", lod="macro")]
+
+    async def answer(asked: Any) -> Any:
+        await asyncio.sleep(0.005)
+        return found
+
     broken = Source("L4", RuntimeError(SAID), name="broken")
     late = Source("L4", hang, name="late", deadline_ms=30)
     body = request(f"move the orders of jane.doe@example.com: {SAID}", privacy=mode, request_id=request_id)
-    assert (await engine(Source("L2", found), broken, late).render(body)).error is None
-    world = Source("L1", found, name="world")
+    assert (await engine(Source("L2", answer), broken, late).render(body)).error is None
+    world = Source("L1", answer, name="world")
     await engine(Source("L2"), world).render(body, action="explicit_l1_expansion", attempt=2)
     assert (await engine(Source("L2", RuntimeError(SAID))).render(body)).error is not None
 
@@ -95,7 +101,7 @@ async def test_check_38_records_carry_the_request_and_its_time_and_no_text(mode:
 async def test_check_38_records_carry_counts(book: Book) -> None:
     await several("block")
     assert book.named("provider.called")[0]["top_k"] == 20
-    assert [one["took_ms"] > 0 for one in book.named("provider.replied")].count(False) == 0
+    assert [one["took_ms"] for one in book.named("provider.replied")] == [5, 0, 5, 0]
     assert book.named("selection.done")[0]["candidates"] == 2
     assert book.named("privacy.violation")[0]["candidates"] == 2
     assert book.named("privacy.redacted")[0]["blocked"] == 2

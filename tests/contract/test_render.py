@@ -11,8 +11,7 @@ from typing import Any, cast
 import pytest
 
 from acms import ACMS, ValidationError, open_storage
-from acms.acs import ACS
-from acms.ceo import KVCache
+from acms.acs import ACS, KVCache
 from acms.contract import (
     Candidate,
     KVPolicy,
@@ -31,6 +30,7 @@ from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter
 from acms.results import ContextItem, ContextItems, Ledger
 from tests.support.sources import NOW, Source, checked, codes, engine, ids, item, request, strict
+from tests.support.virtual_time import REAL_TIME
 
 count = default_counter().count
 
@@ -655,6 +655,7 @@ async def test_a_past_version_renders_as_it_was() -> None:
         assert ["MySQL" in (one.text or "") for one in reply.fragments or ()] == [True]
 
 
+@REAL_TIME
 async def test_sources_of_all_kinds_are_chosen_from_together(tmp_path: Path) -> None:
     async with ACMS("u", open_storage(f"sqlite:///{tmp_path}/a.db")) as session:
         await session.ingest("user", "The orders run on PostgreSQL.")

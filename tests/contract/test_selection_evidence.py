@@ -22,10 +22,7 @@ FLOORS = {"judged": (84.0, 20.0), "unjudged": (57.0, 2.0)}
 
 @pytest.mark.parametrize("every", [4, pytest.param(2, marks=pytest.mark.slow)])
 async def test_quality_shows_more_evidence_than_published(data_dir: Path, every: int) -> None:
-    path = data_dir / "locomo-dev" / "conv-30.json"
-    if not path.exists():
-        pytest.skip(f"{path.name} is not among the conversations in {data_dir}")
-    (conversation,) = load(path)
+    (conversation,) = load(data_dir / "locomo-dev" / "conv-30.json")
     texts = [f"{said.speaker}: {said.text}" for said in conversation.said]
     shown: dict[tuple[str, str], list[float]] = {}
     async with ACMS("evidence", open_storage("memory://")) as session:

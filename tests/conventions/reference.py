@@ -16,20 +16,19 @@ MODULES = (
     "acms.storage",
     "acms.prompt",
     "acms.codecs",
-    "acms.summaries",
-    "acms.replay",
+    "acms.prompt.summaries",
+    "acms.prompt.replay",
     "acms.acs",
     "acms.contract",
-    "acms.ceo",
     "acms.kv",
     "acms.pins",
-    "acms.transfer",
-    "acms.copying",
-    "acms.imports",
+    "acms.branches.export",
+    "acms.branches.copying",
+    "acms.branches.importers",
     "acms.integrations.openai_agents",
     "acms.providers",
     "acms.providers.registry",
-    "acms.protocols",
+    "acms.ports",
     "acms.testing",
 )
 
@@ -46,7 +45,7 @@ def page() -> str:
     seen: set[int] = set()
     for name in MODULES:
         module = importlib.import_module(name)
-        lines += [f"## {name}", "", _clean(_documented(module).__doc__), ""]
+        lines += [f"## {name}", "", _clean(module.__doc__), ""]
         for public in listed_by(module):
             value = getattr(module, public)
             if id(value) not in seen:
@@ -58,14 +57,6 @@ def page() -> str:
 def listed_by(module: ModuleType) -> list[str]:
     """Return the public names of a module; those of `acms` are put together from parts, and stand in one order here."""
     return sorted(module.__all__) if module.__name__ == "acms" else list(module.__all__)
-
-
-def _documented(module: ModuleType) -> ModuleType:
-    """Return the module that a module re-exports, which has the whole docstring; itself when it does not."""
-    origins = re.findall(
-        r"^from (acms\S*) import __all__ as __all__", inspect.getsource(module), re.MULTILINE
-    )
-    return importlib.import_module(origins[0]) if origins else module
 
 
 def _clean(doc: str | None) -> str:

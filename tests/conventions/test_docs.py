@@ -100,7 +100,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_decisions_are_short_numbered_and_listed() -> None:
     records = sorted((ROOT / "docs" / "decisions").glob("*.md"))
-    assert [int(record.name[:4]) for record in records] == list(range(1, len(records) + 1))
+    assert len({record.name[:4] for record in records}) == len(records)
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     for record in records:
         text = record.read_text(encoding="utf-8")

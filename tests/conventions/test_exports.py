@@ -16,16 +16,15 @@ DOORS = [
     "acms.codecs",
     "acms.contract.engine",
     "acms.errors",
-    "acms.evaluation",
     "acms.kv",
     "acms.pins",
     "acms.prompt",
     "acms.prompt.pins",
-    "acms.protocols",
     "acms.providers",
     "acms.providers.codecs",
     "acms.providers.registry",
     "acms.storage",
+    "acms.sync",
     "acms_eval",
 ]
 

@@ -22,7 +22,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
 def test_every_package_stands_in_the_tree_of_the_page() -> None:
-    there = {folder.parent.name for folder in SRC.glob("*/__init__.py")} - {"core", "evaluation"}
+    there = {folder.parent.name for folder in SRC.glob("*/__init__.py")}
     tree = PAGE.partition("## Packages")[2].partition("\n## ")[0]
     assert set(re.findall(r"^  (\w+)/", tree, re.MULTILINE)) == there
 
@@ -39,18 +39,13 @@ def test_the_layers_of_the_page_are_those_that_are_held() -> None:
     held = [set(layer.split(" | ")) for layer in contract["layers"]]
     block = PAGE.partition("## Layers")[2].partition("```text\n")[2].partition("```")[0]
     shown = [set(re.split(r"  +", line)[0].split(" · ")) for line in block.splitlines()]
-    assert shown == [layer for layer in held if "protocols" not in layer], "all but the old import paths"
+    assert shown == held
 
 
-def test_every_old_import_path_stands_in_one_table() -> None:
-    listed = dict(re.findall(r"^\| `acms\.([\w.]+)` \| `acms(?:_eval)?\.?([\w.]*)` \|$", PAGE, re.MULTILINE))
-    found: dict[str, str] = {}
-    for file in (*SRC.glob("[a-z]*.py"), *(SRC / "core").glob("*.py"), SRC / "evaluation" / "__init__.py"):
-        stars = re.findall(r"^ *from (acms\S*) import \*", file.read_text(encoding="utf-8"), re.MULTILINE)
-        if stars:
-            name = ".".join(file.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
-            found[name] = stars[0].partition(".")[2]
-    assert listed == found
+def test_no_module_imports_with_a_star() -> None:
+    star = re.compile(r"^\s*from \S+ import \*", re.MULTILINE)
+    files = [*SRC.rglob("*.py"), *(ROOT / "packages").rglob("*.py")]
+    assert not [file for file in files if star.search(file.read_text(encoding="utf-8"))]
 
 
 # ── queries ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -17,18 +17,18 @@ CAPABILITIES = (
 NOUNS = ("errors", "knowledge", "model", "ports", "prompt_types", "results")
 #: The modules of those capabilities that do I/O: jobs, pipelines, queues. This list only shrinks.
 IO = """
-    branches.copying branches.export branches.forks branches.merge branches.witness
-    branches.importers.chat branches.importers.exports branches.importers.langgraph
+    branches.copying branches.export branches.forks branches.limits branches.merge branches.restoring branches.witness
+    branches.importers.archives branches.importers.chat branches.importers.exports branches.importers.langgraph
     compaction.job
     compaction.provided
     contract.caller contract.engine contract.providers contract.session_source
     erasure.erase erasure.proof
-    events.delivery events.follow events.webhooks
+    events.delivery events.follow events.pages events.webhooks
     facts.adopt facts.by_hand facts.job facts.request
     log.known log.policy log.read
     privacy.rules privacy.scan privacy.stage
-    prompt.builder prompt.messages prompt.pins prompt.prefix_window prompt.render prompt.render_log prompt.replay
-    prompt.resolve prompt.staying prompt.summaries
+    prompt.builder prompt.messages prompt.pins prompt.placement_record prompt.prefix_window prompt.render
+    prompt.render_log prompt.replay prompt.resolve prompt.staying prompt.summaries
     recall.embeddings recall.index_cache recall.namespace recall.pipeline recall.reindex recall.uses
     recall.reranker
     write.queue write.retirement write.rewrite write.sync

@@ -50,13 +50,14 @@ from acms.model import (
     Retry,
     Search,
 )
-from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, SQLiteStorage
+from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import ManualClock, sound
 from acms.testing.logs import WHEN, fork, new, noted, put, said, summed_up, taken_back
 from acms.text.index_record import SPACE
 from tests.servers.stores import another
 from tests.support.fakes import FakeEmbedder
+from tests.support.faulty import FaultyStorage
 from tests.support.talk import LONG_EPISODES, Storage, session_on
 
 SECRET = "the vault code is seven-four-one-nine"

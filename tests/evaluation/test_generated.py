@@ -129,7 +129,7 @@ def test_the_same_turns_and_seed_give_the_same_conversation(name: str, turns: in
 
 def test_it_is_the_same_in_another_process() -> None:
     code = (
-        "from hashlib import sha256; from acms.evaluation import SCENARIOS;"
+        "from hashlib import sha256; from acms_eval import SCENARIOS;"
         "print(sha256(repr([one(turns=100, seed=7) for one in SCENARIOS.values()]).encode()).hexdigest())"
     )
     found = {

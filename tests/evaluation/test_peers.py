@@ -70,11 +70,13 @@ def best(items: Sequence[Recalled]) -> list[int | None]:
 
 
 @pytest.mark.parametrize(
-    "name", ["most recent window", "plain BM25", "plain vectors", "RRF", "chroma", "gleanr", "acms"]
+    "name",
+    [
+        *("most recent window", "plain BM25", "plain vectors", "RRF", "chroma", "acms"),
+        pytest.param("gleanr", marks=pytest.mark.needs("gleanr")),
+    ],
 )
 async def test_every_system_answers_with_messages_it_was_told_within_the_budget(name: str) -> None:
-    if name in ("chroma", "gleanr") and find_spec({"chroma": "chromadb"}.get(name, name)) is None:
-        pytest.skip(f"{name} is not installed")
     found, left_out = systems(Bag(), names=[name])
     assert not left_out
     async with found[name]() as system:
@@ -168,7 +170,6 @@ async def test_fusion_adds_the_reciprocal_ranks_of_both() -> None:
 
 
 async def test_chroma_finds_what_plain_vectors_find() -> None:
-    pytest.importorskip("chromadb")
     found, _ = systems(Bag(), names=["chroma", "plain vectors"])
     answers: list[list[tuple[int | None, float]]] = []
     async with AsyncExitStack() as stack:
@@ -179,8 +180,8 @@ async def test_chroma_finds_what_plain_vectors_find() -> None:
     assert answers[0] == answers[1]
 
 
+@pytest.mark.needs("gleanr")
 async def test_a_probe_is_not_ingested_by_gleanr() -> None:
-    pytest.importorskip("gleanr")
     async with open_gleanr(Bag())() as system:
         await told(system)
         for _ in range(3):
@@ -189,8 +190,8 @@ async def test_a_probe_is_not_ingested_by_gleanr() -> None:
             assert {item.index for item in items} <= set(range(5))
 
 
+@pytest.mark.needs("gleanr")
 async def test_a_text_gleanr_refuses_is_cut_and_what_it_raises_names_it() -> None:
-    pytest.importorskip("gleanr")
     async with open_gleanr()() as system:
         await told(system, ["kayak " * 20_000])
         with pytest.raises(ProviderError, match="ValidationError") as failed:

@@ -60,10 +60,18 @@ def receiving() -> Generator[Receiver]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
+        _answered = False
+
         def do_POST(self) -> None:
+            self._answered = False
             body = self.rfile.read(int(self.headers["content-length"]))
             found.requests.append(({name.lower(): value for name, value in self.headers.items()}, body))
             found.answer(self)
+            self.close_connection = self.close_connection or not self._answered
+
+        def send_response(self, code: int, message: str | None = None) -> None:
+            self._answered = True
+            super().send_response(code, message)
 
         def log_message(self, format: str, *args: Any) -> None:
             del format, args
@@ -83,5 +91,5 @@ def receiving() -> Generator[Receiver]:
     finally:
         found.ends.set()
         server.shutdown()
-        thread.join(10)
+        thread.join(60)
         server.server_close()

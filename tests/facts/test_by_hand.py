@@ -284,11 +284,16 @@ async def test_an_erasure_says_what_still_says_it(url: str) -> None:
         source = await session.ingest("user", "The vault is behind the Monet picture.")
         fact = await session.state("vault", "place", "behind the Monet", sources=[source])
         done = await session.erase(fact.id)
-        assert done.remaining == (Remaining(id=source, kind="source", of=fact.id),)
+        (context,) = done.contexts
+        assert done.remaining == (
+            Remaining(id=source, kind="source", of=fact.id, context=context, version=1),
+        )
         alone = await session.state("vault", "place", "behind the Monet")
         await session.state("vault", "colour", "green")
         done = await session.erase(source)
-        assert done.remaining == (Remaining(id=alone.id, kind="statement", of=source),)
+        assert done.remaining == (
+            Remaining(id=alone.id, kind="statement", of=source, context=context, version=3),
+        )
         assert (await session.erase(alone.id, verify=True)).remaining == ()
     both = await _both(url)
     assert both.remaining == ()

@@ -403,7 +403,7 @@ async def test_inline_a_failure_does_not_fail_the_ingest(storage: Storage, notes
     slow = RetryConfig(base_delay=0.2, jitter=False)
     async with on(storage, notes, inline=True, retry=slow) as session:
         await episode(session, "the database is PostgreSQL", "ok")
-        assert len(notes.requests) == 1
+        assert notes.requests
         await session.wait_pending()
         assert await facts(session) == ["the database is PostgreSQL"]
 

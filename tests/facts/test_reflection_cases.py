@@ -632,7 +632,7 @@ async def test_episodes_are_read_in_order_though_they_close_while_the_model_thin
     reflector.gate = asyncio.Event()
     async with on(storage, reflector) as session:
         await fill(session, "one", "two", close=True)
-        await asyncio.wait_for(reflector.called.wait(), 10)
+        await asyncio.wait_for(reflector.called.wait(), 60)
         await fill(session, "three", "four", close=True)
         await fill(session, "five", "six", close=True)
         assert len(reflector.requests) == 1  # one at a time

@@ -59,7 +59,7 @@ class Service:
     def client(self, key: str | None = None) -> httpx2.Client:
         """Return a client of it."""
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        return httpx2.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=30, verify=False)
+        return httpx2.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=60, verify=False)
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def key(db: str, tenant: str) -> tuple[str, str]:
     return made["key"]["id"], made["secret"]
 
 
-def soon(look: Callable[[], Any], *, within: float = 30.0) -> Any:
+def soon(look: Callable[[], Any], *, within: float = 60.0) -> Any:
     """Look until there is something, and return it: not so often that the service's own limit on a key answers."""
     end = time.monotonic() + within
     while not (found := look()):
@@ -155,14 +155,14 @@ def racing(clients: tuple[httpx2.Client, httpx2.Client], context: str) -> None:
         def append(
             client: httpx2.Client, tag: str = tag, start: threading.Barrier = start, replies: Any = replies
         ) -> None:
-            start.wait(30)
+            start.wait(60)
             replies.append(say(client, context, "me first", **{"If-Match": tag}).status_code)
 
         threads = [threading.Thread(target=append, args=(client,)) for client in clients]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
         assert sorted(replies) == [201, 412]
 
 

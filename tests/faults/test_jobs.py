@@ -202,12 +202,13 @@ async def test_a_compaction_whose_process_was_killed_is_taken_over_when_its_leas
     assert process.stdout.readline() == "asked\n"
     process.kill()
     assert finish(process) == -signal.SIGKILL
-    config = ACMSConfig(worker=WorkerConfig(lease_seconds=30))
-    began = time.monotonic()
+    storage = open_at(url)
+    (job,) = await listed(storage)
+    assert (job.state, job.attempt) == (JobState.RUNNING, 1)
+    await storage.aclose()
+    config = ACMSConfig(worker=WorkerConfig(lease_seconds=3_600))
     async with ACMS("talk", open_storage(url), summarizer=Answers(), config=config) as session:
-        (job,) = await listed(session.storage)
-        assert (job.state, job.attempt) == (JobState.RUNNING, 1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             if way == "wait_pending":
                 await session.wait_pending()
             else:
@@ -218,7 +219,6 @@ async def test_a_compaction_whose_process_was_killed_is_taken_over_when_its_leas
             while await unfinished(session.storage):
                 assert way == "nobody waits"
                 await asyncio.sleep(0.01)
-        assert time.monotonic() - began < ORPHANED + 5
         (job,) = await listed(session.storage)
         assert (job.state, job.attempt) == (JobState.DONE, 2)
         (made,) = await session.compactions()

@@ -95,10 +95,8 @@ async def kill_round(path: str | Path, folder: Path, seed: int, notes: Notes) ->
 
     storage = open_at(path)
     try:
-        started = time.monotonic()
         ids = await contexts(storage, 1)
         await storage.head(ids[0])
-        assert time.monotonic() - started < 5
         found = await sound(storage)
         for (context, key), (version, id) in notes.acked.items():
             entry = found[context][version - 1]

@@ -25,7 +25,8 @@ from acms.storage.sql import migrations
 from acms.storage.sqlite import schema as sqlite_schema
 from acms.storage.sqlite.store import SQLiteStorage
 from acms.testing import sound
-from acms.testing.logs import fork, mixed, new, put, said
+from acms.testing.logs import fork, new, put, said
+from tests.storage.suite.logs import mixed
 
 from ._process import finish, python
 from ._work import add, content, contexts

@@ -71,7 +71,7 @@ async def a_life(storage: PostgresStorage) -> None:
         await session.replace(id, f"edited {CANARY}")
         await session.close_episode("manual")
         await session.reflect()
-        await session.wait(await session.compact(preserve_recent_count=4, summary_tokens=60), timeout=30)
+        await session.wait(await session.compact(preserve_recent_count=4, summary_tokens=60), timeout=60)
         async with await session.fork(None, "fork") as fork:
             await fork.ingest("user", f"in the fork {CANARY}")
         async with await session.copy(None, "copy"):

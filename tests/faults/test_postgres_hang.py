@@ -138,7 +138,7 @@ async def warm(url: str, **options: Any) -> AsyncIterator[PostgresStorage]:
             await asyncio.gather(*(store.contexts(ContextQuery()) for _ in range(3 * size)))
         yield store
         assert store._db.pool.bind() is lane
-        async with asyncio.timeout(10):  # the last to be told may still be on its way back
+        async with asyncio.timeout(60):  # the last to be told may still be on its way back
             while lane.free._value < size:
                 await asyncio.sleep(0.01)
         assert lane.free._value == size

@@ -12,10 +12,11 @@ import pytest
 from acms.errors import ConflictError
 from acms.model import Append, Expect, JobDraft, JobQuery, Receipt
 from acms.storage.postgres.store import PostgresStorage
-from acms.testing import ManualClock, StorageBackendTests, sound
+from acms.testing import ManualClock, sound
 from acms.testing.logs import WHEN, fork, new, put, said, summed_up
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.stores import another
+from tests.storage.suite import StorageBackendTests
 
 HANDLES = 4
 

@@ -112,7 +112,7 @@ async def test_a_record_waits_for_no_standby(pair: Pair, url: str) -> None:
         context = await new(store)
         with pair.standby.deaf():
             for rev in range(2):
-                record = await asyncio.wait_for(store.put_record(context.id, "a", {"n": rev}, rev=rev), 10)
+                record = await asyncio.wait_for(store.put_record(context.id, "a", {"n": rev}, rev=rev), 60)
             assert await store.record(context.id, "a") == record
         assert (await put(store, context, said("x"))).durability == "quorum"
 
@@ -151,8 +151,11 @@ async def test_t14_a_commit_whose_wait_was_broken_off_is_confirmed_by_another_on
 async def test_t14_what_no_standby_confirms_is_not_acknowledged(
     pair: Pair, url: str, end: str | None
 ) -> None:
-    async with PostgresStorage(url, durability="quorum", retry_seconds=0.3, statement_seconds=0.3) as store:
-        ops = [*await operations(store, "keyed"), *await operations(store, "bare")]
+    async with (
+        PostgresStorage(url, durability="quorum") as patient,
+        PostgresStorage(url, durability="quorum", retry_seconds=0.3, statement_seconds=0.3) as store,
+    ):
+        ops = [*await operations(patient, "keyed"), *await operations(patient, "bare")]
         with pair.standby.deaf():
             task = asyncio.ensure_future(told(store, *ops))
             while not task.done():
@@ -164,7 +167,7 @@ async def test_t14_what_no_standby_confirms_is_not_acknowledged(
                 assert isinstance(result, UnknownOutcomeError)
                 assert result.retryable
                 assert "not known" in str(result)
-        (again, _) = await told(store, *ops)
+        (again, _) = await told(patient, *ops)
         assert isinstance(again, Receipt)
         assert again.durability == "quorum"
 

@@ -23,8 +23,9 @@ from urllib.parse import quote
 import httpx2
 
 from acms import ACMS
-from acms.branches.export import export, restore, verify
+from acms.branches.export import export, verify
 from acms.branches.importers import LineReader, read_lines
+from acms.branches.restoring import restore
 from acms.client import Client
 from acms.client.session import RemoteSession
 from acms.config import RetryConfig
@@ -103,17 +104,6 @@ _TURNS = [
 @target
 def chat() -> Target:
     """Read a chat file."""
-    locomo = {
-        "sample_id": "a",
-        "conversation": {
-            "speaker_a": "A", "speaker_b": "B", "session_1_date_time": "1:56 pm on 8 May, 2023",
-            "session_1": [{"speaker": "A", "dia_id": "D1:1", "text": "Hello", "img_url": ["x"]}],
-        },
-    }  # fmt: skip
-    realtalk = {"name": {"speaker_1": "A", "speaker_2": "B"}, "session_1": [
-        {"clean_text": "Hi", "speaker": "A", "date_time": "29.12.2023, 19:31:00", "dia_id": "D1:1"}
-    ], "session_1_date_time": "29.12.2023, 19:31:00"}  # fmt: skip
-    beam = [[{"role": "user", "content": "Hi", "time_anchor": "March-15-2024", "id": 0}]]
     lines = b"\n".join(_dumped(*_TURNS))
 
     def run(data: bytes) -> None:
@@ -124,7 +114,7 @@ def chat() -> Target:
         for number, line in enumerate(data[1:].decode("utf-8", "replace").splitlines(), 1):
             allowed(lambda line=line, number=number: reader.read(line, number))
 
-    documents = _dumped(_TURNS, {"messages": _TURNS}, locomo, [locomo], realtalk, beam, {"chat": beam})
+    documents = _dumped(_TURNS, {"messages": _TURNS})
     return Target(examples=(b"L" + lines, *[b"J" + one for one in documents]), run=run)
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
 import secrets
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.fuzz.targets import TARGETS, mutated
 
@@ -25,7 +24,7 @@ def test_examples_and_what_is_near_them_break_nothing(name: str) -> None:
     found = TARGETS[name]()
     for example in found.examples:
         found.run(example)
-    seed = 42 if os.environ.get("CI") else secrets.randbits(32)
+    seed = 42 if settings().derandomize else secrets.randbits(32)
     choose = random.Random(seed)
     for _ in range(TIMES.get(name, 400)):
         data = mutated(choose.choice(found.examples), choose)
@@ -36,7 +35,7 @@ def test_examples_and_what_is_near_them_break_nothing(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("atheris") is None, reason="pip install atheris")
+@pytest.mark.needs("atheris")
 @pytest.mark.parametrize("name", list(TARGETS))
 def test_a_minute_of_what_reaches_new_code_breaks_nothing(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.fuzz", name, f"-max_total_time={MINUTE}", "-rss_limit_mb=4096"]

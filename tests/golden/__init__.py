@@ -4,7 +4,6 @@ python -m tests.golden record                       write what today's code give
 python -m tests.golden record --only recall/locomo  the same for some of it
 python -m tests.golden compare [--only …] [--slow]  compare without writing
 python -m tests.golden store NAME                   keep a database as it is written today, beside the earlier ones
-python -m tests.golden release VERSION              keep the names, operations and commands of a release, and a database
 
 Only public modules are imported, so that a move of inner ones is judged by these files and does not change them. Of
 conversations that are not ours nothing is recorded but versions, scores, counts and digests.

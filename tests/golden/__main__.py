@@ -1,4 +1,4 @@
-"""Record the golden outputs, compare with them, store a database of today's state, or keep what a release promises."""
+"""Record the golden outputs, compare with them, or store a database of today's state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from . import book, compatibility, stored
+from . import book, stored
 from .areas import areas
 
 
@@ -16,8 +16,8 @@ def main() -> int:
     """Do what the arguments say; 1 when something is not as recorded."""
     os.environ["ACMS_EMBEDDER"] = "none"  # as in the tests
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
-    parser.add_argument("what", choices=("record", "compare", "store", "release"))
-    parser.add_argument("name", nargs="?", default="", help="of the database to store, or of the release")
+    parser.add_argument("what", choices=("record", "compare", "store"))
+    parser.add_argument("name", nargs="?", default="", help="of the database to store")
     parser.add_argument(
         "--only", default="", help="areas with this in their names, such as recall or recall/locomo"
     )
@@ -26,15 +26,12 @@ def main() -> int:
     if given.what == "store":
         print(asyncio.run(stored.write(given.name)))
         return 0
-    if given.what == "release":
-        print(asyncio.run(stored.write(f"release-{given.name}")), compatibility.keep(given.name), sep="\n")
-        return 0
     failed = 0
     for area in areas():
         if given.only not in str(area) or (area.slow and given.what == "compare" and not given.slow):
             continue
         began = time.process_time()
-        found = book.normal(asyncio.run(area.records()))
+        found = book.normal(area.records())
         took = f"{len(found)} results, {time.process_time() - began:.1f} s"
         if given.what == "record":
             book.write(area.family, area.source, found)

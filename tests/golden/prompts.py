@@ -8,8 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from acms import ACMS
-from acms.acs import ACS
-from acms.ceo import CEO, KVCache
+from acms.acs import ACS, CEO, KVCache
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses, Tool
 from acms.kv import InMemoryKV
 from acms.pins import create_pin_registry

@@ -30,7 +30,6 @@ SETS = {
     "memsim": ("memsim-dev/02_conditional_events.json",),
 }
 """The files of each development set that the default run reads."""
-NOTHING = "public"
 """The source of what needs no conversation."""
 FOLDERS = tuple(f"{name}-dev" for name in SETS)
 

@@ -1,37 +1,30 @@
 """Every verb still gives what was recorded; `python -m tests.golden record` writes it anew.
 
-pytest -m slow tests/golden      every question of every development conversation, and the long ones with every verb
+pytest -m data tests/golden      also of the development conversations; the slow ones with every question and every verb
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from acms import MissingExtraError
-from acms.providers import LocalEmbedder
-
 from . import book, stored
 from .areas import Area, areas
-from .sources import SETS
-
-AREAS = [pytest.param(area, marks=[pytest.mark.slow] if area.slow else [], id=str(area)) for area in areas()]
 
 
-@pytest.mark.parametrize("area", AREAS)
-async def test_results_are_as_recorded(area: Area, request: pytest.FixtureRequest) -> None:
+def marked(area: Area) -> Any:
+    """Return an area as a parameter with its marks."""
+    marks = [pytest.mark.slow] * area.slow + [pytest.mark.data] * area.given
+    return pytest.param(area, marks=marks, id=str(area))
+
+
+@pytest.mark.parametrize("area", [marked(area) for area in areas()])
+def test_results_are_as_recorded(area: Area, request: pytest.FixtureRequest) -> None:
     if area.given:
-        folder = request.getfixturevalue("data_dir")
-        missing = [path for path in SETS.get(area.source, (area.source,)) if not (folder / path).exists()]
-        if missing:
-            pytest.skip(f"{missing[0]} is not among the conversations")
-    if area.family == "model":
-        try:
-            LocalEmbedder()
-        except MissingExtraError as missing:
-            pytest.skip(str(missing))
-    found = book.normal(await area.records())
+        request.getfixturevalue("data_dir")
+    found = book.normal(area.records())
     apart = book.differences(book.read(area.family, area.source), found)
     if apart:
         pytest.fail(f"{area}: {apart}", pytrace=False)

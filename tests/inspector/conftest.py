@@ -87,7 +87,7 @@ class Watched:
 def tab(browser: Browser, inspected: Service) -> Iterator[Watched]:
     """A tab on the story; the test fails when something broke in it."""
     context = browser.new_context(viewport={"width": 1280, "height": 860})
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(60_000)
     watched = Watched(context, inspected)
     yield watched
     watched.clean()

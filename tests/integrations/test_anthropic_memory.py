@@ -255,3 +255,46 @@ async def test_a_replacement_without_a_new_text_deletes_the_old_one() -> None:
     await told(tool, "create", path=A, file_text="Likes tea. Lives in Ulm.")
     await told(tool, "str_replace", path=A, old_str="Likes tea. ")
     assert (await told(tool, "view", path=A)).endswith("\tLives in Ulm.")
+
+
+async def test_two_spellings_that_look_the_same_are_one_path_or_refused() -> None:
+    session = memory()
+    tool = AsyncMemoryTool(session)
+    composed, decomposed = "/memories/caf\u00e9.md", "/memories/cafe\u0301.md"
+    assert await told(tool, "create", path=decomposed, file_text="Opens at seven.") == (
+        f"File created successfully at: {composed}"
+    )
+    assert "already exists" in await refused(tool, "create", path=composed, file_text="Opens at eight.")
+    assert "Opens at seven." in await told(tool, "view", path=composed)
+    assert (await told(tool, "view", path="/memories")).count("caf") == 1
+    await told(tool, "rename", old_path=composed, new_path="/memories/a\u0308.md")
+    assert "Opens at seven." in await told(tool, "view", path="/memories/\u00e4.md")
+    for hidden in (
+        "\u200b",
+        "\u200d",
+        "\ufeff",
+        "\u202e",
+        "\u00ad",
+        "\u3164",
+        "\ufe0f",
+        "\u00a0",
+        "\x00",
+        "\n",
+        "\ud83d",
+    ):
+        said = await refused(tool, "create", path=f"/memories/a{hidden}b.md", file_text="x")
+        assert "invisible characters" in said, ascii(hidden)
+        assert said.isascii()
+    for spaced in ("/memories/ a.md", "/memories/a.md ", "/memories/a /b.md"):
+        assert "spaces around a name" in await refused(tool, "view", path=spaced)
+    await told(tool, "create", path="/memories/two words.md", file_text="x")
+
+
+async def test_a_file_that_was_stored_in_another_spelling_is_found() -> None:
+    session = memory()
+    decomposed = "/memories/cafe\u0301.md"
+    await session.ingest("assistant", "Opens at seven.", metadata={PATH: decomposed})
+    tool = AsyncMemoryTool(session)
+    assert "Opens at seven." in await told(tool, "view", path="/memories/caf\u00e9.md")
+    await told(tool, "delete", path=decomposed)
+    assert "does not exist" in await refused(tool, "view", path="/memories/caf\u00e9.md")

@@ -32,10 +32,11 @@ from acms.jobs.worker import Background, Handler, Worker, background
 from acms.model import Append, Context, Done, Failed, Job, JobDraft, JobQuery, JobState, Lease, Retry
 from acms.observability.events import Event, JobFailed, JobFinished
 from acms.ports import Handle, StorageBackend
-from acms.storage import FaultyStorage, MemoryStorage, SQLiteStorage
+from acms.storage import MemoryStorage, SQLiteStorage
 from acms.storage.wrapper import WrapperStorage
 from acms.testing import ManualClock
 from acms.testing.logs import new, put, said, sound
+from tests.support.faulty import FaultyStorage
 from tests.support.talk import Storage
 
 AT_ONCE = RetryConfig(base_delay=0, max_delay=0)
@@ -596,7 +597,7 @@ async def test_a_worker_that_is_cancelled_at_any_point_leaves_no_job_behind() ->
         for _ in range(steps // 2):
             await asyncio.sleep(0)
         running.cancel()
-        await asyncio.wait([running], timeout=10)
+        await asyncio.wait([running], timeout=60)
         assert running.done()
         assert JobState.RUNNING not in {job.state for job in await jobs(store)}
         await Worker(store, {"k": effect}).drain()
@@ -931,10 +932,9 @@ async def test_what_a_dead_worker_held_is_taken_over_when_its_lease_ends(handle:
     await ask(handle, context, "d")
     (dead,) = await handle.claim(["k"], lease=timedelta(seconds=0.3))
     own.poke()
-    await own.settled()
-    assert (tasks(), heard) == ([], []), "nothing is due, and nobody works"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await heard.wait(1)
+    assert datetime.now(UTC) >= dead.until
     assert (await jobs(handle))[0].attempt == 2
     assert await effects(handle, context) == ["d"]
     with pytest.raises(LeaseLostError):
@@ -953,7 +953,7 @@ async def test_what_a_dead_worker_had_put_off_is_done_when_it_is_due(handle: Han
     due = datetime.now(UTC) + timedelta(seconds=0.3)
     await handle.settle(lease, Retry(error="busy", not_before=due))
     own.poke()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await heard.wait(1)
     assert datetime.now(UTC) >= due
     assert await effects(handle, context) == ["d"]
@@ -965,11 +965,16 @@ async def test_a_lease_that_is_prolonged_elsewhere_is_left_alone(handle: Handle)
     own = Background(handle, WorkerConfig(), RetryConfig())
     own.serve("k", effect)
     await ask(handle, context, "d")
-    (lease,) = await handle.claim(["k"], lease=timedelta(seconds=0.2))
+    (lease,) = await handle.claim(["k"], lease=timedelta(seconds=30))
     own.poke()
+    await own.settled()
+    assert own._alarm is not None
+    assert own._alarm.when() < asyncio.get_running_loop().time() + 40
     await handle.extend(lease, by=DAY)
-    while own._alarm is None or own._alarm.when() < asyncio.get_running_loop().time() + 50:
-        await asyncio.sleep(0.01)
+    own.poke()  # as its alarm does
+    await own.settled()
+    assert own._alarm is not None
+    assert own._alarm.when() > asyncio.get_running_loop().time() + 50
     assert (await jobs(handle))[0].attempt == 1
     await own.stop()
 
@@ -980,29 +985,32 @@ async def test_a_handle_that_is_closed_is_not_opened_again_for_what_others_hold(
         context = await handle.context("a")
         made(session).serve("k", effect)
         await ask(handle, context, "d")
-        await handle.claim(["k"], lease=timedelta(seconds=0.1))
+        await handle.claim(["k"], lease=DAY)
         made(session).poke()
         await made(session).settled()
-        assert made(session)._alarm is not None
+        alarm = made(session)._alarm
+        assert alarm is not None
+    assert alarm.cancelled()
     assert made(session)._alarm is None
-    await asyncio.sleep(0.2)
     assert not is_open(handle)
 
 
 async def test_what_others_hold_keeps_no_store_that_nobody_has(caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStorage()
     await ask(store, await new(store), "d")
-    await store.claim(["k"], lease=timedelta(seconds=0.1))
+    await store.claim(["k"], lease=DAY)
     own = background(store, store, WorkerConfig(), RetryConfig())
     own.serve("k", effect)
     own.poke()
     await own.settled()
-    assert own._alarm is not None
+    alarm = own._alarm
+    assert alarm is not None
     left = weakref.ref(own)
     del own, store
     gc.collect()
     assert left() is None
-    await asyncio.sleep(0.2)
+    alarm._run()  # as when a day has passed
+    alarm.cancel()
     assert caplog.records == []
 
 
@@ -1015,7 +1023,7 @@ async def test_waiting_for_what_is_pending_takes_over_what_a_dead_process_held(h
         await handle.claim(["k"], lease=timedelta(seconds=0.3))
         await ask(handle, context, "nobody's", kind="nobody knows")
         await handle.claim(["nobody knows"], lease=DAY)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await session.wait_pending()
         assert (await effects(handle, context))[1:] == ["mine"]
 
@@ -1031,7 +1039,7 @@ async def test_waiting_for_what_is_pending_ends_when_the_session_is_closed(handl
     while made(session)._alarm is None:
         await asyncio.sleep(0.01)
     await session.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await waiting
     assert not is_open(handle)
 
@@ -1043,11 +1051,15 @@ async def test_waiting_for_what_is_pending_ends_when_the_store_refuses(handle: H
         context = await handle.context("a")
         made(session).serve("k", effect)
         await ask(handle, context, "d")
-        await handle.claim(["k"], lease=timedelta(seconds=0.2))
+        await handle.claim(["k"], lease=DAY)
         for n in range(2, 9):
             store.fail("claim", n, StorageReadOnlyError("no"))
-        async with asyncio.timeout(10):
-            await session.wait_pending()
+        waiting = asyncio.create_task(session.wait_pending())
+        async with asyncio.timeout(60):
+            while made(session)._alarm is None:
+                await asyncio.sleep(0)
+            made(session).poke()  # as the alarm does
+            await waiting
     assert await effects(handle, context) == ["hello"]
 
 

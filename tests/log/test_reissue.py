@@ -8,7 +8,8 @@ from acms.log.encoding import digest, genesis, locate, verify
 from acms.log.provenance import copied, copy_of, renamed
 from acms.model import Entry, State
 from acms.storage import MemoryStorage
-from acms.testing.logs import mixed, new, noted, put, said
+from acms.testing.logs import new, noted, put, said
+from tests.storage.suite.logs import mixed
 
 COPY = copy_of("c_original", 3, "default name", 0)
 

@@ -12,8 +12,9 @@ from tests.mcp.conformance import node, run
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.skipif(
-    shutil.which("npm") is None or node() is None, reason="needs npm and a Node of at least 22"
-)
 def test_nothing_fails_but_what_is_expected(tmp_path: Path) -> None:
+    if shutil.which("npm") is None:
+        pytest.fail("npm is missing. Install Node.js, which brings it.", pytrace=False)
+    if node() is None:
+        pytest.fail("Node.js 22 or newer is missing. Run: uv sync --group lint", pytrace=False)
     assert run(tmp_path) == 0

@@ -102,7 +102,7 @@ def test_one_interrupt_at_a_terminal_ends_the_process(tmp_path: Path) -> None:
             os.write(terminal, json.dumps(hello).encode() + b"\n")
             assert json.loads(process.stdout.readline())["id"] == 1
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 130
+            assert process.wait(60) == 130
             assert process.stderr is not None
             assert process.stderr.read() == "interrupted\n"
         finally:

@@ -65,7 +65,7 @@ class Tasks(ClientExtension):
 
     async def _resolve(self, created: Created, context: Any) -> CallToolResult:
         self.created.append(created)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while (found := await ask(context.session, "get", created.task_id)).status == "working":
                 await anyio.sleep(0.02)
         assert found.result is not None, found

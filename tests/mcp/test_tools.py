@@ -361,7 +361,7 @@ async def test_a_long_call_reports_progress_and_can_be_cancelled(
         await client.call_tool("remember", {"text": "We deploy.", "key": "k"}, progress_callback=reported)
     assert scope.cancelled_caught
     assert reports == sorted(set(reports))
-    with anyio.fail_after(5):  # it is given up, and not waited for
+    with anyio.fail_after(60):  # it is given up, and not waited for
         while mcp_server._ENDING:
             await anyio.sleep(0.01)
     slow.may.set()

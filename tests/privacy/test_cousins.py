@@ -297,7 +297,7 @@ git commit --author="Anna <«anna@kestrel.io»>"
 ring me: «+44 20 7946 0958»
 Handy: «0171 2345678»
 «+1-415-555-0134»
-pan «4539 5787 6362 1486» cvv 123
+pan «4539 5787 6362 1486» cvv «123»
 exp 04/29 «4539578763621486»
 IBAN «DE89 3704 0044 0532 0130 00»
 """.strip().splitlines()

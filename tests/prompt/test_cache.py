@@ -14,6 +14,7 @@ from acms.log.encoding import is_summary
 from acms.model import Kind
 from acms.ports import HasRecords, StorageBackend
 from acms.prompt import Prompt
+from acms.prompt.placements import Placements
 from acms.prompt.render import Rendered
 from tests.support.agents import SYSTEM, agent_log, follow
 
@@ -41,7 +42,9 @@ def epochs(storage: StorageBackend) -> list[tuple[str, int]]:
     inner = storage.put_record
 
     async def put(context: str, name: str, data: Any, *, rev: int) -> Any:
-        found.append((context, data["began"]))
+        placed = Placements.from_json(data)
+        assert placed is not None
+        found.append((context, placed.began))
         return await inner(context, name, data, rev=rev)
 
     storage.put_record = put  # type: ignore[method-assign]

@@ -18,7 +18,7 @@ from acms.kv import CompareAndSetKV, InMemoryKV, SQLiteKV, open_kv
 from acms.model import Role
 from acms.pins import Pin, PinMetadata, create_pin_registry
 from acms.prompt.pin_index import INDEX_BYTES, INDEX_KEY, MOST_PINS, TAGS
-from acms.testing.storage import ManualClock
+from acms.testing import ManualClock
 from tests.faults._process import finish, python
 from tests.storage.test_kv import PlainKV, in_threads
 

@@ -206,7 +206,7 @@ async def test_a_render_that_cannot_be_kept_for_others_is_rendered_all_the_same(
         records.put_record = busy  # type: ignore[method-assign]
         prompt = Prompt(OpenAIChat("gpt-4o")).history(of).recall(of, "kettle?").user("kettle?")
         rendered = await prompt.render(budget=400)
-        assert [one for one in rendered.warnings if "other renders of this prompt kept theirs" in one]
+        assert [one for one in rendered.warnings if "other renders of the prompt stored theirs first" in one]
         assert await of.renders() == []
         records.put_record = put  # type: ignore[method-assign]
         assert not (await prompt.render(budget=400)).warnings

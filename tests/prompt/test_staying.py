@@ -13,7 +13,7 @@ import pytest
 
 from acms import ACMS, ACMSConfig, CompactionPolicy, State, open_storage
 from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
-from acms.errors import FitError, StorageError, TokenBudgetExceededError
+from acms.errors import FitError, TokenBudgetExceededError
 from acms.kv import InMemoryKV
 from acms.model import Reasoning, Text, ToolCall
 from acms.pins import create_pin_registry
@@ -263,23 +263,6 @@ async def test_a_prompt_renders_in_a_store_that_is_only_read(tmp_path: Path) -> 
         rendered = await Prompt(codec()).history(session).recall(session, "the lathe").render(budget=2000)
         assert rendered.use.recalled
         assert not rendered.warnings
-
-
-async def test_a_record_that_cannot_be_stored_costs_a_warning_not_the_request(tmp_path: Path) -> None:
-    async with ACMS("full", open_storage(f"sqlite:///{tmp_path}/full.db"), None) as session:
-        rng = random.Random(9)
-        for _ in range(90):
-            await session.ingest("user", said(rng))
-        storage = session.storage
-        assert isinstance(storage, HasRecords)
-
-        async def full(context: str, name: str, data: Any, *, rev: int) -> Any:
-            raise StorageError("the disk is full")
-
-        storage.put_record = full  # type: ignore[method-assign]
-        rendered = await Prompt(codec()).history(session).recall(session, "the lathe").render(budget=2000)
-        assert rendered.use.recalled
-        assert [str(one) for one in rendered.warnings if "was not kept: the disk is full" in str(one)]
 
 
 async def test_a_tool_loop_asks_nothing_twice_and_moves_nothing(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anthropic.types.beta import BetaMessage
+from openai.types.responses import Response
 
 from acms import ACMS, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
@@ -138,10 +140,7 @@ def _reason(diagnosis: Diagnosis | None) -> str:
 @pytest.mark.parametrize(("vendor", "case"), CASES)
 def test_answers_are_what_the_vendors_packages_read(vendor: str, case: dict[str, Any]) -> None:
     codec = CODECS[vendor](case["now"]["model"])
-    if vendor == "anthropic":
-        made = pytest.importorskip("anthropic.types.beta").BetaMessage
-    else:
-        made = pytest.importorskip("openai.types.responses").Response
+    made = BetaMessage if vendor == "anthropic" else Response
     assert codec.usage(made.model_validate(case["answer"])) == codec.usage(case["answer"])
 
 

@@ -652,7 +652,8 @@ def test_usage_is_read_with_what_the_cache_took() -> None:
 
 
 def test_usage_is_read_from_the_package_itself() -> None:
-    types = pytest.importorskip("anthropic.types")
+    from anthropic import types
+
     usage = types.Usage(input_tokens=20, output_tokens=5, cache_read_input_tokens=4_000)
     assert NEW.usage(usage) == Usage(input_tokens=4_020, cached_tokens=4_000)
 

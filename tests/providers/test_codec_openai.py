@@ -181,7 +181,6 @@ class TestGolden:
         assert plain(codec.parse(codec.render(STORY, tools=TOOLS))) == plain(codec.normal(STORY))
 
     def test_both_forms_fit_the_types_of_the_sdk(self) -> None:
-        pytest.importorskip("openai")
         from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
         from openai.types.responses import FunctionToolParam, ResponseInputItemParam
         from pydantic import TypeAdapter

@@ -475,9 +475,10 @@ class TestUsage:
         assert OpenAIResponses("gpt-5").usage(SimpleNamespace(input_tokens=328)) == Usage(input_tokens=328)
 
     def test_the_sdks_own_objects_are_read(self) -> None:
-        chat = pytest.importorskip("openai.types.completion_usage").CompletionUsage
+        from openai.types.completion_usage import CompletionUsage
+
         given = {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}
-        assert OpenAIChat("gpt-5").usage(chat(**given)) == Usage(input_tokens=9)
+        assert OpenAIChat("gpt-5").usage(CompletionUsage(**given)) == Usage(input_tokens=9)
 
     @pytest.mark.parametrize("usage", [None, 12, {}, {"input_tokens": 5}, {"prompt_tokens": None}, "usage"])
     def test_what_is_no_usage_of_chat_is_refused(self, usage: object) -> None:

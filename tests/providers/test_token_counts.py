@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import base64
 import json
-import os
 import random
 import sys
 import sysconfig
@@ -36,7 +35,6 @@ from acms.providers.tokens import (
 )
 
 ENCODINGS = ("o200k_base", "cl100k_base")
-DATA = Path(os.environ.get("ACMS_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
 
 # Ranges random characters are drawn from, and fragments that sit on the seams of the encodings' patterns.
@@ -115,10 +113,9 @@ def strings_in(value: object) -> Iterator[str]:
             yield from strings_in(item)
 
 
-def conversations() -> list[str]:
-    paths = sorted(DATA.glob("**/*.json"))
-    if not paths:
-        pytest.skip(f"no conversation corpora in {DATA} (set ACMS_DATA)")
+def conversations(folder: Path) -> list[str]:
+    paths = sorted(folder.glob("**/*.json"))
+    assert paths
     texts = []
     for path in paths:
         if path.name.startswith("probing"):
@@ -145,8 +142,10 @@ class TestExactness:
         assert_exact(texts, reference[encoding])
 
     @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
-    def test_conversations(self, encoding: str, every: int, reference: dict[str, tiktoken.Encoding]) -> None:
-        assert_exact(conversations()[::every], reference[encoding])
+    def test_conversations(
+        self, encoding: str, every: int, reference: dict[str, tiktoken.Encoding], data_dir: Path
+    ) -> None:
+        assert_exact(conversations(data_dir)[::every], reference[encoding])
 
     def test_long_runs(self, encoding: str, reference: dict[str, tiktoken.Encoding]) -> None:
         assert_exact(
@@ -260,8 +259,8 @@ class TestEstimate:
     def test_json(self) -> None:
         assert abs(error(json_records())) < 0.10
 
-    def test_conversations(self) -> None:
-        assert abs(error(conversations())) < 0.05
+    def test_conversations(self, data_dir: Path) -> None:
+        assert abs(error(conversations(data_dir))) < 0.05
 
     def test_languages(self) -> None:
         texts = [

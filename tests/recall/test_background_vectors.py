@@ -42,6 +42,12 @@ class Slow(FakeEmbedder):
         return meaning(texts) if texts[0] in ("mog", "cat") else await super().embed(texts)
 
 
+@pytest.fixture(autouse=True)
+def _nobody_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an embedder have all the time it wants: a test that waits for one which hangs does not pass by waiting."""
+    monkeypatch.setattr(module, "SECONDS", 3_600.0)
+
+
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let nobody wait for long."""
@@ -139,15 +145,15 @@ def test_the_blocking_door_has_the_same_default() -> None:
 @pytest.mark.usefixtures("short")
 async def test_a_receipt_does_not_wait_and_a_recall_not_for_ever(url: str) -> None:
     embedder = Slow()
-    async with asyncio.timeout(20), ACMS("s", open_storage(url), embedder) as session:
+    async with asyncio.timeout(60), ACMS("s", open_storage(url), embedder) as session:
         assert await say(session, *CATS, "now") == "queued"
         await session.close_episode()
         items = await session.recall("mog", include_current_episode=False)
         assert (items.tier, items.coverage) == ("words", 0.0)
         assert (await session.get_session_stats()).coverage < 1
-        again = asyncio.get_running_loop().time()
-        await session.recall("mog")
-        assert asyncio.get_running_loop().time() - again < 0.09, "after a wait in vain nobody waits"
+        patience.set(3_600.0)
+        await session.recall("mog")  # after a wait in vain nobody waits
+        patience.set(0.1)
         assert embedder.gate is not None
         embedder.gate.set()
         await session.wait_pending()
@@ -181,7 +187,7 @@ async def test_another_session_and_a_fork_wait_for_what_the_first_one_appended(u
 
 async def test_a_reply_with_a_deadline_is_not_held_up(url: str) -> None:
     embedder = Slow()
-    async with asyncio.timeout(20), ACMS("s", open_storage(url), embedder) as session:
+    async with asyncio.timeout(60), ACMS("s", open_storage(url), embedder) as session:
         await say(session, *CATS)
         request = RenderRequest(id="1", request_id="1", intent="cat", tokens_max=500, time_ms=500)
         reply = await ACS([session]).render(request)
@@ -198,14 +204,14 @@ async def test_what_finds_no_room_in_the_queue_is_asked_of_the_store(
 ) -> None:
     monkeypatch.setattr(module, "QUEUED", 9 * module.ENTRY)
     embedder = Slow()
-    async with asyncio.timeout(20), ACMS("s", open_storage(url), embedder) as session:
+    async with asyncio.timeout(60), ACMS("s", open_storage(url), embedder) as session:
         assert await say(session, *(f"message m{n}" for n in range(8))) == "queued"
         assert await say(session, *(f"message n{n}" for n in range(30))) == "pending"
         assert session._shared.embedding is not None
         assert session._shared.embedding._size <= 9 * module.ENTRY
         assert embedder.gate is not None
         embedder.gate.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await session.get_session_stats()).coverage < 1:
                 await asyncio.sleep(0.01)
         assert await say(session, "again") == "queued"
@@ -226,7 +232,7 @@ async def test_logs_without_room_in_the_queue_are_caught_up_one_after_the_other(
 
     monkeypatch.setattr(module, "QUEUED", module.ENTRY)
     embedder = Counting()
-    async with asyncio.timeout(20), AsyncExitStack() as stack:
+    async with asyncio.timeout(60), AsyncExitStack() as stack:
         storage = open_storage(url)
         sessions = [await stack.enter_async_context(ACMS(f"s{n}", storage, embedder)) for n in range(12)]
         said = [await say(session, "lunch at noon", "rain tomorrow") for session in sessions]
@@ -242,7 +248,7 @@ async def test_few_logs_are_healed_at_once_and_the_others_after_them(
     monkeypatch.setattr(module, "HEALED", 2)
     monkeypatch.setattr(module, "LOGS", 5)
     storage, embedder = open_storage(url), Slow()
-    async with asyncio.timeout(20), AsyncExitStack() as stack:
+    async with asyncio.timeout(60), AsyncExitStack() as stack:
         for n in range(6):
             async with ACMS(f"s{n}", storage, None) as session:
                 await session.ingest("user", "The cat sleeps all day.")
@@ -265,7 +271,7 @@ async def test_of_more_logs_than_are_remembered_each_is_healed_by_its_next_recal
     for name, value in (("QUEUED", module.ENTRY), ("HEALED", 1), ("LOGS", 1)):
         monkeypatch.setattr(module, name, value)
     storage, embedder = open_storage(url), Slow()
-    async with asyncio.timeout(20), AsyncExitStack() as stack:
+    async with asyncio.timeout(60), AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(ACMS(f"s{n}", storage, embedder)) for n in range(5)]
         said = [await say(session, "lunch at noon", "rain tomorrow") for session in sessions]
         assert said.count("pending") > 3
@@ -284,7 +290,7 @@ async def test_logs_without_room_in_the_queue_are_left_to_their_recalls_while_th
     monkeypatch.setattr(module, "QUEUED", module.ENTRY)
     storage, embedder = open_storage(url), FakeEmbedder()
     embedder.error = OSError("no route to host")
-    async with asyncio.timeout(20), AsyncExitStack() as stack:
+    async with asyncio.timeout(60), AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(ACMS(f"s{n}", storage, embedder)) for n in range(4)]
         for session in sessions:
             await say(session, "lunch at noon", "rain tomorrow")
@@ -300,7 +306,7 @@ async def test_a_log_that_is_deleted_before_it_is_caught_up_says_nothing_of_the_
 ) -> None:
     monkeypatch.setattr(module, "QUEUED", module.ENTRY)
     embedder = Slow()
-    async with asyncio.timeout(20), AsyncExitStack() as stack:
+    async with asyncio.timeout(60), AsyncExitStack() as stack:
         storage = open_storage(url)
         sessions = [await stack.enter_async_context(ACMS(f"s{n}", storage, embedder)) for n in range(4)]
         for session in sessions:
@@ -320,7 +326,7 @@ async def test_a_log_without_room_in_the_queue_has_room_when_its_session_is_open
     monkeypatch.setattr(module, "PATIENCE", 0.05)
     storage, embedder = open_storage(url), Slow()
     other = ACMS("other", storage, embedder)
-    async with asyncio.timeout(20), ACMS("s", storage, embedder) as session:
+    async with asyncio.timeout(60), ACMS("s", storage, embedder) as session:
         await say(other, "lunch at noon")
         assert await say(session, "rain tomorrow", "the cat sleeps all day") == "pending"
         await other.close()
@@ -333,7 +339,7 @@ async def test_a_log_without_room_in_the_queue_has_room_when_its_session_is_open
 
 @pytest.mark.usefixtures("short")
 async def test_closing_is_bounded_and_what_is_left_is_made_later(url: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async with ACMS("s", open_storage(url), Slow()) as session:
             await say(session, *CATS)
     before = asyncio.all_tasks()
@@ -350,10 +356,10 @@ async def test_a_first_recall_does_not_wait_for_a_long_log(url: str) -> None:
     async with ACMS("s", open_storage(url), None) as session:
         await session.ingest_many([{"role": "user", "content": f"message m{n}"} for n in range(200)])
     embedder = Slow()
-    async with asyncio.timeout(20), ACMS("s", open_storage(url), embedder) as session:
-        start = asyncio.get_running_loop().time()
+    async with asyncio.timeout(60), ACMS("s", open_storage(url), embedder) as session:
+        patience.set(3_600.0)
         assert (await session.recall("mog")).coverage < 1
-        assert asyncio.get_running_loop().time() - start < PATIENCE
+        patience.set(PATIENCE)
         assert embedder.gate is not None
         embedder.gate.set()
         await session.wait_pending()

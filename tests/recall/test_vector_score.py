@@ -15,9 +15,10 @@ from acms.recall import vector_score
 from acms.recall.candidates import Terms, offer
 from acms.recall.corpus import Field
 from acms.recall.index import BLOCK, Segment, Vectors, signs
-from acms.recall.planner import TextFrame, share
+from acms.recall.planner import TextFrame
 from acms.recall.query import Query
 from acms.recall.ranking import Ranking
+from acms.recall.selection import share
 from acms.recall.vector_score import cosines, find_cosines, measure_cosines
 from tests.recall.test_planner import BYTES
 from tests.support.indexes import Row, ask, built, field_of, half, packed, rank, snapshot, unit
@@ -261,7 +262,11 @@ def clustered(seed: int, count: int = 3000, dimension: int = 256) -> tuple[Field
 
 def kept(field: Field, asked: Query) -> set[int]:
     offered = offer(field, Ranking(field, asked), Terms(episode=False), FRAME)
-    return {choice.candidate.unit.version for choice in share(offered.past, (), 2000, 0.0) if choice.included}
+    return {
+        choice.candidate.unit.version
+        for choice in share(offered.past, (), 2000, 0.0, 0.25)
+        if choice.included
+    }
 
 
 def test_sign_bits_choose_what_exact_cosines_choose(monkeypatch: pytest.MonkeyPatch) -> None:

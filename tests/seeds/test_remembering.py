@@ -5,18 +5,18 @@ All that the plan leaves open is drawn: what is said in between, and how a quest
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from hypothesis import settings
 
 from acms import ACMS
 from acms.providers import OfflineReflector
 from acms.results import ContextItems
 
-SEED = 16 if os.environ.get("CI") else random.SystemRandom().randrange(1_000_000)
+SEED = 16 if settings().derandomize else random.SystemRandom().randrange(1_000_000)
 
 BLAND = (
     "Can you elaborate?", "Sounds good, go on.", "Let me think about that for a moment.", "I will be back after lunch.",

@@ -43,7 +43,7 @@ class Guarded:
         if secret:
             headers = {"Authorization": f"Bearer {secret}", **headers}
         made = httpx2.AsyncClient(
-            base_url=f"{self.url}/api/v1", headers=headers, timeout=30, verify=False, trust_env=False
+            base_url=f"{self.url}/api/v1", headers=headers, timeout=60, verify=False, trust_env=False
         )
         return await self.stack.enter_async_context(made)
 

@@ -14,12 +14,17 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
+from acms import open_storage
 from acms.client import Client
-from acms.errors import NotFoundError, ValidationError
-from acms.events import follow
+from acms.errors import NotFoundError, RateLimitError, ValidationError
+from acms.events import follow, pages
+from acms.privacy.stage import OPEN
 from acms.server import Limits, ServerConfig, dispatch
 from acms.server.operation import Scope
+from acms.server.routes import events
+from acms.server.streams import Streams
 from acms.sync import Client as BlockingClient
+from acms.testing.logs import new, put, said
 from tests.server.guarded import guarded
 from tests.server.serving import Service, serving
 
@@ -150,6 +155,92 @@ def test_who_does_not_read_is_cut_off_and_the_rest_is_not_read_for_it(
             closed(service)
 
 
+class Stalled:
+    """A stream whose client takes the first piece of an entry and no more."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.stalls = asyncio.Event()
+
+    async def receive(self) -> Any:
+        await asyncio.Event().wait()
+
+    async def send(self, message: Any) -> None:
+        self.pieces.append(message.get("body", b""))
+        if b"event: entry" in self.pieces[-1]:
+            self.stalls.set()
+            await asyncio.Event().wait()
+
+
+async def test_clients_that_take_nothing_hold_one_page_together_which_is_read_and_serialized_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[int] = []
+    serialized: list[int] = []
+    monkeypatch.setattr(pages, "FRESH", 3600.0)
+    read_page, serialize = pages.PageReader.load, events.serialize_entry
+
+    async def counted_read(self: Any, *given: Any) -> pages.Page:
+        page = await read_page(self, *given)
+        read.append(len(page.entries))
+        return page
+
+    def counted_serialize(entry: Any) -> bytes:
+        serialized.append(entry.version)
+        return serialize(entry)
+
+    monkeypatch.setattr(pages.PageReader, "load", counted_read)
+    monkeypatch.setattr(events, "serialize_entry", counted_serialize)
+    async with guarded("memory://", ServerConfig(auth="off")) as service, Client(service.url) as client:
+        session = client.session("user_123")
+        await session.ingest_many([{"role": "user", "content": "x" * 200_000}] * 4)
+        path = f"/api/v1/contexts/{await session.log.known()}/events"
+        scope = {
+            "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"",
+            "headers": [(b"host", b"127.0.0.1")], "http_version": "1.1", "scheme": "http", "root_path": "",
+        }  # fmt: skip
+        stalled = [Stalled() for _ in range(64)]
+        running = [
+            asyncio.ensure_future(service.app({**scope}, one.receive, one.send))  # type: ignore[arg-type]
+            for one in stalled
+        ]
+        for one in stalled:
+            await one.stalls.wait()
+        assert (read, serialized) == ([1], [1])
+        assert {max(map(len, one.pieces)) for one in stalled} == {events.PIECE_BYTES}
+        assert service.app.streams.open() == 64
+        for one in running:
+            one.cancel()
+        await asyncio.wait(running)
+
+
+async def test_a_page_has_few_characters_whatever_the_entries_have() -> None:
+    async with open_storage("memory://") as storage:
+        context = await new(storage)
+        await put(storage, context, *[said("short")] * 40, *[said("x" * 40_000)] * 5)
+        reader = pages.page_reader(storage)
+
+        async def size(after: int) -> int:
+            span = pages.Span(context=context.id, after=after, version=45, epoch=0, limit=pages.PAGE_ENTRIES)
+            return len((await reader.read(span, OPEN)).entries)
+
+        assert [await size(after) for after in (0, 30, 40, 44)] == [16, 11, 1, 1]
+
+
+def test_a_key_opens_streams_as_often_as_it_may_keep_them_open_and_then_waits() -> None:
+    seconds = [0.0]
+    streams = Streams(8, elapsed=lambda: seconds[0])
+    for _ in range(16):
+        streams.begin("busy")()
+    with pytest.raises(RateLimitError, match="resume with Last-Event-ID") as refused:
+        streams.begin("busy")
+    assert refused.value.retry_after == 2.0
+    streams.begin("other")()
+    seconds[0] += refused.value.retry_after
+    streams.begin("busy")()
+    assert streams.open() == 0
+
+
 async def test_a_client_goes_on_where_it_was_and_tells_what_cannot_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -169,7 +260,7 @@ async def test_a_client_goes_on_where_it_was_and_tells_what_cannot_pass(
         live = session.events(after=50)
         waiting = asyncio.ensure_future(anext(live))
         await session.ingest("user", "later")
-        event = await asyncio.wait_for(waiting, 10)
+        event = await asyncio.wait_for(waiting, 60)
         assert event.entry is not None
         assert event.entry.content == "later"
         await live.aclose()

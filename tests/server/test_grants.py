@@ -96,6 +96,28 @@ async def test_a_bound_key_sees_its_own_namespace_and_nothing_else(service: Guar
     assert len((await everybody.ask("GET", "/contexts"))["data"]) == 7
 
 
+async def test_an_erasure_names_what_remains_where_the_key_may_read_and_verifies_nothing(
+    service: Guarded, tenant: str
+) -> None:
+    ana, ben = await agent(service, tenant, "ana"), await agent(service, tenant, "ben")
+    other, stranger = Agent(await service.key(tenant), ""), Agent(await service.key(f"{tenant}-2"), "")
+    message = {"role": "user", "content": "My account is Zyxquarble-77.", "key": "imported-1"}
+    made: dict[str, str] = {}
+    for name, who in (("ana", ana), ("ben", ben), ("open", other), ("ana", stranger)):
+        context = await who.create(name, "imported")
+        said = await who.ask("POST", f"/contexts/{context}/messages", 201, json={"messages": [message]})
+        made.setdefault(name, f"/contexts/{context}/entries/{said['data'][0]['id']}")
+    await other.ask("PUT", f"/namespaces/open/grants/{ana.id}", json={"actions": ["read"]})
+    done = (await ana.ask("DELETE", made["ana"], params={"verify": "true"}))["data"]
+    left = [f"/contexts/{one['context']}/entries/{one['id']}" for one in done["remaining"]]
+    assert (left, done["verified"], done["residue"]) == ([made["open"]], False, [])
+    await ana.ask("DELETE", made["open"], 403)
+    done = (await ben.ask("DELETE", made["ben"], params={"verify": "true"}))["data"]
+    assert (done["remaining"], done["verified"]) == ([], False), "what it may not know of is not named"
+    done = (await other.ask("DELETE", made["open"], params={"verify": "true"}))["data"]
+    assert (done["remaining"], done["verified"]) == ([], True), "another tenant is never looked at"
+
+
 async def test_what_is_not_shared_is_answered_as_what_does_not_exist(service: Guarded, tenant: str) -> None:
     ana, ben = await agent(service, tenant, "ana"), await agent(service, tenant, "ben")
     context = await ana.create("ana", "diary")
@@ -270,11 +292,10 @@ async def test_a_grant_stays_when_a_key_is_rotated(service: Guarded, tenant: str
     await ben.ask("GET", f"/contexts/{context}", 404)
 
 
+@pytest.mark.parametrize("service", ["sqlite", "postgres"], indirect=True)
 async def test_a_grant_is_taken_back_on_every_replica_with_the_next_request(
     service: Guarded, tenant: str
 ) -> None:
-    if service.app.stores.url.startswith("memory"):
-        pytest.skip("one process")
     ana, ben = await agent(service, tenant, "ana"), await agent(service, tenant, "ben")
     context = await ana.create("ana", "plan")
     secret = ben.client.headers["authorization"].removeprefix("Bearer ")

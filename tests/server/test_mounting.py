@@ -154,10 +154,10 @@ async def test_an_export_that_is_left_halfway_ends(app: App) -> None:
     async def send(message: Any) -> None:
         sent.append(message)
         began.set()
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
 
     scope = {**_scope(path="/api/v1/export"), "query_string": b"namespace=default"}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await app(scope, receive, send)
     assert [one["type"] for one in sent] == ["http.response.start"]
     assert app.open_requests == 0

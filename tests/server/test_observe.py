@@ -118,13 +118,13 @@ def lines() -> Iterator[Lines]:
 
 def test_a_request_is_one_line_of_the_log_without_what_it_says(sqlite_service: Service, lines: Lines) -> None:
     context = sqlite_service.create()
-    assert lines.ended.wait(10)
+    assert lines.ended.wait(60)
     lines.written.clear()
     lines.ended.clear()
     body = {"messages": [{"role": "user", "content": CANARY, "metadata": {"note": CANARY}}]}
     headers = {"X-Request-ID": "run-7"}
     sqlite_service.client.post(f"/contexts/{context}/messages", json=body, headers=headers)
-    assert lines.ended.wait(10)
+    assert lines.ended.wait(60)
     (line,) = [json.loads(one) for one in lines.written if '"event": "request"' in one]
     assert line["correlation_id"] == "run-7"
     assert (line["operation"], line["status"], line["tenant"]) == ("appendMessages", 201, "default")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
 import time
@@ -157,6 +158,8 @@ async def test_keys_are_changed_and_the_provider_goes_down(providers: Providers)
     # Down: what is known goes on for a day.
     seconds[0] += oidc.FRESH + 1
     assert (await tokens.find(old)).key == "oidc:alice"
+    with pytest.raises(UnreachableError):  # it waits for the reading that this began
+        await tokens.find(Signer("unknown").token(first.issuer))
     with providers.run(port, ALICE) as second:
         new = second.token("alice")
         with pytest.raises(AuthenticationError):
@@ -236,6 +239,46 @@ async def test_keys_are_read_once_and_again_for_one_that_is_not_known(home: Page
     with pytest.raises(UnreachableError):  # it may be valid: nobody can tell
         await tokens.find(Signer("3").token(home.issuer))
     await tokens.find(old.token(home.issuer))
+    await tokens.aclose()
+
+
+async def test_a_silent_provider_delays_no_token_whose_key_is_known(home: Pages) -> None:
+    seconds, old, new = [1000.0], Signer("1"), Signer("2")
+    home.publish(old.published)
+    tokens = tokens_of(home, seconds)
+    await tokens.find(old.token(home.issuer))
+    assert len(home.asked) == 2
+    home.answers.clear()
+    home.publish(old.published, new.published)
+    seconds[0] += oidc.FRESH
+    for _ in range(3):
+        await tokens.find(old.token(home.issuer))
+    later = asyncio.ensure_future(tokens.find(new.token(home.issuer)))
+    while len(home.asked) < 3:
+        await asyncio.sleep(0.01)
+    home.answers.set()
+    # The keys are read while tokens are checked: an unknown one waits for the reading that is under way.
+    assert (await later).tenant == "acme"
+    assert len(home.asked) == 4
+    await tokens.aclose()
+
+
+async def test_many_unknown_keys_are_asked_for_once_while_the_provider_is_silent(home: Pages) -> None:
+    seconds, known = [1000.0], Signer("1")
+    home.publish(known.published)
+    tokens = tokens_of(home, seconds)
+    await tokens.find(known.token(home.issuer))
+    home.answers.clear()
+    seconds[0] += oidc.PAUSE
+    strangers = [Signer(f"unknown-{number}").token(home.issuer) for number in range(50)]
+    asking = [asyncio.ensure_future(tokens.find(token)) for token in strangers]
+    while len(home.asked) < 3:
+        await asyncio.sleep(0.01)
+    await tokens.find(known.token(home.issuer))
+    home.answers.set()
+    found = await asyncio.gather(*asking, return_exceptions=True)
+    assert {type(one) for one in found} == {AuthenticationError}
+    assert len(home.asked) == 4
     await tokens.aclose()
 
 

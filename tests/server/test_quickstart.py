@@ -67,10 +67,10 @@ def shows(shown: Any, said: Any) -> bool:
     return shown == said
 
 
-@pytest.mark.skipif(
-    shutil.which("curl") is None or shutil.which("bash") is None, reason="needs curl and bash"
-)
 def test_the_lines_of_curl_do_what_the_page_shows(url: str, tmp_path: Path) -> None:
+    missing = [program for program in ("bash", "curl") if shutil.which(program) is None]
+    if missing:
+        pytest.fail(f"Install {' and '.join(missing)}.", pytrace=False)
     found = [(info, body) for info, body in blocks("http.md") if info in ("sh", "json")]
     script = ["set -euo pipefail"]
     shown: list[tuple[int, str]] = []

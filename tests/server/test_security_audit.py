@@ -165,7 +165,7 @@ async def _changing(client: httpx2.AsyncClient, id: str, slow: Slow) -> asyncio.
 
 
 async def test_a_change_that_is_cut_at_its_deadline_has_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow, limits = Slow(monkeypatch), replace(GUARDED.limits, deadline_seconds=0.5)
+    slow, limits = Slow(monkeypatch), replace(GUARDED.limits, deadline_seconds=2)
     async with guarded("memory://", replace(GUARDED, limits=limits)) as service:
         client = await service.key("acme")
         id = await talk(client, "one")

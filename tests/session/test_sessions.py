@@ -11,8 +11,9 @@ from acms.kv import InMemoryKV, PostgresKV, RedisKV, SQLiteKV
 from acms.model import ContextQuery
 from acms.ports import HasHeads
 from acms.results import ContextItems
-from acms.storage import CachedStorage, FaultyStorage, SQLiteStorage
+from acms.storage import CachedStorage, SQLiteStorage
 from acms.storage.sessions import composed
+from tests.support.faulty import FaultyStorage
 
 
 def texts(items: ContextItems) -> list[str]:

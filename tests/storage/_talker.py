@@ -8,9 +8,9 @@ import sys
 
 from acms.model import Append, Draft
 from acms.ports import StorageBackend
-from acms.testing.checker import RecordingStorage, dump
 from acms.testing.logs import fork, new, said
 from tests.faults._work import open_at
+from tests.storage.suite.checker import RecordingStorage, dump
 
 TASKS = 6
 TALKS = 3

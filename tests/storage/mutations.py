@@ -41,9 +41,10 @@ from acms.storage.sqlite import append as sqlite_append
 from acms.storage.sqlite import contexts as sqlite_contexts
 from acms.storage.sqlite import file, tables
 from acms.storage.sqlite import store as sqlite
-from acms.testing import ManualClock, StorageBackendTests, run_story
+from acms.testing import ManualClock, run_story
 from tests.servers.postgres import Databases, Server
 from tests.servers.stores import another
+from tests.storage.suite import StorageBackendTests
 
 from . import mutations_postgres
 

@@ -6,10 +6,12 @@ import pytest
 from acms.log.in_force import Cover
 from acms.log.read import cover_at
 from acms.model import Kind, State
-from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, SQLiteStorage, open_storage
-from acms.testing import StorageBackendTests, run_story, sound
+from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, open_storage
+from acms.testing import run_story, sound
 from acms.testing.logs import fork, new, noted, put, said, summed_up
 from tests.servers.stores import another
+from tests.storage.suite import StorageBackendTests
+from tests.support.faulty import FaultyStorage
 
 
 class TestCachedMemory(StorageBackendTests):

@@ -15,12 +15,23 @@ from acms.errors import ACMSError, StorageError
 from acms.log.encoding import entry_id
 from acms.model import Append, Context, ContextDraft, ContextQuery, Entry, Head, Receipt
 from acms.ports import StorageBackend
-from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, SQLiteStorage, open_storage
+from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, open_storage
 from acms.storage.wrapper import WrapperStorage
 from acms.testing import sound
-from acms.testing.checker import Asked, Forked, Operation, Read, RecordingStorage, Wrote, check, dump, load
 from acms.testing.logs import new, put, said
 from tests.faults._process import finish, python
+from tests.storage.suite.checker import (
+    Asked,
+    Forked,
+    Operation,
+    Read,
+    RecordingStorage,
+    Wrote,
+    check,
+    dump,
+    load,
+)
+from tests.support.faulty import FaultyStorage
 
 from ._talker import record
 

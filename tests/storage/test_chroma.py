@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import chromadb
 import pytest
 
 from acms import ACMS, VectorsUnavailableError
@@ -24,11 +25,10 @@ from acms.recall.embeddings import Embedding
 from acms.recall.reindex import reindex
 from acms.storage import CachedStorage, ChromaVectors, MemoryStorage, SQLiteStorage
 from acms.storage.chroma import vectors
-from acms.testing import HashEmbedder, ManualClock, StorageBackendTests, VectorTests, run_story
+from acms.testing import HashEmbedder, ManualClock, run_story
 from acms.testing.logs import carry, fork, new, noted, packed, put, said
 from acms.text import index_record
-
-chromadb = pytest.importorskip("chromadb")
+from tests.storage.suite import StorageBackendTests, VectorTests
 
 _numbers = itertools.count()
 
@@ -98,7 +98,7 @@ class Gate:
             return found
 
         def call(*given: Any, **named: Any) -> Any:
-            self._state.open.wait(30)
+            self._state.open.wait(60)
             if self._state.broken:
                 raise ConnectionError("nobody listens there")
             result = found(*given, **named)
@@ -225,17 +225,17 @@ async def test_t47_chroma_of_last_week_gives_no_vector_of_another_day(tmp_path: 
     folder, old = tmp_path / "vectors", tmp_path / "old"
     inner = SQLiteStorage(tmp_path / "a.db")
     async with inner:
-        async with ChromaVectors(inner, path=folder, timeout=30) as store:
+        async with ChromaVectors(inner, path=folder, timeout=60) as store:
             one = await talk(store)
             await store.put_derived(one, [Derived(version=1, space="s", data=packed(1, 0))])
         shutil.copytree(folder, old)
-        async with ChromaVectors(inner, path=folder, timeout=30) as store:
+        async with ChromaVectors(inner, path=folder, timeout=60) as store:
             await talk(store, "later")
             await store.put_derived(one, [Derived(version=1, space="s", data=packed(0, 1))])
-        async with ChromaVectors(inner, path=folder, timeout=30) as store:
+        async with ChromaVectors(inner, path=folder, timeout=60) as store:
             before = [await recalled(store, session) for session in ("talk", "later")]
         shutil.rmtree(folder)
-        async with ChromaVectors(inner, path=old, timeout=30) as store:
+        async with ChromaVectors(inner, path=old, timeout=60) as store:
             assert await store.derived(one, "s") == []
             assert (await store.missing("s", context=one, limit=1)) == [(one, 1)]
             assert await recalled(store) == before[0]
@@ -245,7 +245,7 @@ async def test_t47_chroma_of_last_week_gives_no_vector_of_another_day(tmp_path: 
                 assert "PostgreSQL" in "".join(item.content for item in items)
                 await session.wait_pending()
             await reindex(store, embedder=HashEmbedder())
-        async with ChromaVectors(inner, path=old, timeout=30) as store:
+        async with ChromaVectors(inner, path=old, timeout=60) as store:
             assert [await recalled(store, session) for session in ("talk", "later")] == before
 
 

@@ -5,9 +5,11 @@ import pytest
 from acms.errors import StorageBusyError, StorageError
 from acms.model import ContextQuery, Done, JobDraft, JobQuery, Search, State
 from acms.ports import HasHeads, HasRecords, StorageBackend
-from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, WrapperStorage, open_storage
-from acms.testing import StorageBackendTests, run_story, sound
+from acms.storage import CachedStorage, MemoryStorage, WrapperStorage, open_storage
+from acms.testing import run_story, sound
 from acms.testing.logs import fork, new, put, said, stream
+from tests.storage.suite import StorageBackendTests
+from tests.support.faulty import FaultyStorage
 
 
 class TestFaultyWithoutFaults(StorageBackendTests):

@@ -64,7 +64,7 @@ def other_process(what: str, path: Path) -> subprocess.Popen[str]:
 
 
 def let_go(process: subprocess.Popen[str]) -> None:
-    process.communicate("\n", timeout=30)
+    process.communicate("\n", timeout=60)
     assert process.returncode == 0
 
 

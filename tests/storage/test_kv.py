@@ -24,9 +24,10 @@ from acms.model import ContextQuery
 from acms.storage import SQLiteStorage
 from acms.storage.sql import migrations
 from acms.storage.sqlite.schema import APPLICATION_ID
-from acms.testing import KVMemoryTests, sound
+from acms.testing import sound
 from acms.testing.logs import new, put, said
 from tests.faults._process import finish, python
+from tests.storage.suite import KVMemoryTests
 
 
 class TestInMemoryKV(KVMemoryTests):

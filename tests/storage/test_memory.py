@@ -1,7 +1,8 @@
 import pytest
 
 from acms.storage import MemoryStorage
-from acms.testing import StorageBackendTests, run_story
+from acms.testing import run_story
+from tests.storage.suite import StorageBackendTests
 
 
 class TestMemory(StorageBackendTests):

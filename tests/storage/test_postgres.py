@@ -20,10 +20,11 @@ from acms.storage.postgres import append as appending
 from acms.storage.postgres.append import Appender
 from acms.storage.postgres.pool import UnknownOutcomeError
 from acms.storage.postgres.store import PostgresStorage
-from acms.testing import StorageBackendTests, run_story, sound
+from acms.testing import run_story, sound
 from acms.testing.logs import fork, new, noted, put, said
 from tests.servers.postgres import Databases
 from tests.servers.stores import another, inside
+from tests.storage.suite import StorageBackendTests
 
 
 class TestPostgres(StorageBackendTests):
@@ -310,7 +311,7 @@ async def test_the_jobs_of_appends_that_were_sent_together_wake_whoever_listens(
         contexts = [await new(store) for _ in range(2)]
         woken = asyncio.Event()
         async with other.hints(woken.set):
-            for n in range(500):  # a hint may be missed
+            for n in range(6_000):  # a hint may be missed
                 jobs = [(JobDraft(kind="k", dedupe=f"d{n}"),), ()]
                 ops = [
                     Append(context=one.id, drafts=(said("one"),), jobs=some)

@@ -124,7 +124,7 @@ async def test_an_append_with_jobs_wakes_whoever_listens(postgres_url):
         woken, disturbed = asyncio.Event(), asyncio.Event()
         async with other.hints(woken.set), foreign.hints(disturbed.set):
             context = await new(store)
-            for n in range(500):
+            for n in range(6_000):
                 await put(store, context, jobs=(JobDraft(kind="k", dedupe=f"d{n}"),))
                 if woken.is_set():
                     break

@@ -1,21 +1,18 @@
-"""The schema as a promise: every key leads with the tenant, nobody sees another's rows, Citus could distribute it."""
+"""The schema as a promise: every key leads with the tenant, nobody sees another's rows."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from acms.kv import PostgresKV
 from acms.storage import open_storage
-from acms.storage.postgres.migrate import ROLES
 from acms.storage.sql import queries
 from tests.servers.stores import inside
 
-ROOT = Path(__file__).parents[2]
 #: Tables that hold nothing of any tenant.
 SHARED = {"migrations"}
 #: Queries that look at the server, not at anybody's rows.
@@ -166,13 +163,3 @@ def test_every_statement_names_the_tenant(dialect: str) -> None:
         for columns in re.findall(r"INSERT INTO acms\.\w+(?: AS \w+)? \(([^)]*)\)", query):
             assert columns.startswith("tenant_id,"), name
     assert of_nobody == (OF_NOBODY if dialect == "postgres" else set())
-
-
-def test_the_page_about_citus_names_every_table(migrated: str) -> None:
-    page = (ROOT / "docs" / "how-to" / "citus.md").read_text(encoding="utf-8")
-    named = re.findall(r"create_distributed_table\('acms\.(\w+)', +'tenant_id'", page)
-    assert len(named) == len(set(named))
-    # Vectors are left out there: they come by a trigger, which a distributed table may not have.
-    assert set(named) == tables(migrated) - SHARED - {"vectors"}
-    for role in ROLES:
-        assert f"CREATE ROLE {role} " in page

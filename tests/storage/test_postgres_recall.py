@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from acms import open_storage
-from acms.branches.importers import read_chat
 from acms.ports import StorageBackend
 from acms.storage.sqlite.store import SQLiteStorage
 from acms.testing import HashEmbedder
 from acms.testing.logs import WHEN, carry
+from acms_eval.turns import read_file
 from tests.faults._process import python
 
 from ._recaller import NAMESPACE, Lines, ask, tell
@@ -84,9 +84,8 @@ async def test_real_conversations_are_recalled_as_on_sqlite(
     stores: tuple[StorageBackend, StorageBackend], data_dir: Path, embedder: HashEmbedder | None, count: int
 ) -> None:
     files = sorted((data_dir / "locomo-dev").glob("conv-*.json"))[:count]
-    if not files:
-        pytest.skip(f"no LoCoMo conversations in {data_dir}")
-    talks: dict[str, Lines] = {file.stem: list(read_chat(file)) for file in files}
+    assert files
+    talks: dict[str, Lines] = {file.stem: read_file(file) for file in files}
     asked = [one["question"] for one in json.loads(files[0].read_text())[0]["qa"][:15]]
     await compare(stores, talks, asked, embedder)
 

@@ -24,8 +24,8 @@ from acms.storage.postgres import migrate, search
 from acms.storage.postgres.pool import Pool
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing.logs import new, noted, packed, put, said
-from acms.testing.storage import HOSTILE
 from tests.servers.postgres import Databases
+from tests.storage.suite.storage import HOSTILE
 
 Superuser: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 SPACE = "model/8/f16/said1"

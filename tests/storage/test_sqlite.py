@@ -36,8 +36,9 @@ from acms.model import (
 from acms.storage import SQLiteStorage
 from acms.storage.sql import migrations, queries
 from acms.storage.sqlite.file import Answer, StoppedError
-from acms.testing import StorageBackendTests, run_story, sound
+from acms.testing import run_story, sound
 from acms.testing.logs import fork, new, noted, put, said, summed_up
+from tests.storage.suite import StorageBackendTests
 
 
 class TestSQLite(StorageBackendTests):
@@ -311,11 +312,11 @@ async def test_a_large_read_that_waits_while_the_handle_closes_reads_the_file_th
 
     def slow(_):
         begun.set()
-        return go_on.wait(10)
+        return go_on.wait(60)
 
     port = await file.open()
     first = asyncio.create_task(file.read(slow, large=True))
-    assert await asyncio.to_thread(begun.wait, 10)
+    assert await asyncio.to_thread(begun.wait, 60)
     second = asyncio.create_task(file.read(lambda reader: reader.execute("SELECT 1").fetchall(), large=True))
     closing = asyncio.create_task(file.aclose())
     while port._ended is None:  # it closes behind the read that is under way
@@ -336,7 +337,7 @@ async def test_what_waits_to_be_written_while_another_thread_closes_the_handle_i
 
     def slow(_):
         begun.set()
-        go_on.wait(10)
+        go_on.wait(60)
 
     def close():
         asyncio.run(store.aclose())
@@ -347,11 +348,11 @@ async def test_what_waits_to_be_written_while_another_thread_closes_the_handle_i
         await new(store, f"{number} first")
         if number == 2:  # the last of those that were answered at once: the others have posted again
             closer.start()
-            queue.thread.join(10)
+            queue.thread.join(60)
         await new(store, f"{number} second")
 
     writing = asyncio.create_task(file.write(slow))
-    assert await asyncio.to_thread(begun.wait, 10)
+    assert await asyncio.to_thread(begun.wait, 60)
     tasks = [asyncio.create_task(create(number)) for number in range(3)]
     await asyncio.sleep(0)  # all three wait for the next commit
     go_on.set()

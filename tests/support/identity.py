@@ -35,7 +35,7 @@ class Provider:
     def token(self, subject: str, audience: str = AUDIENCE) -> str:
         """Sign somebody in with the authorization code flow, and return the signed token."""
         asked = {"client_id": audience, "redirect_uri": "http://127.0.0.1/back", "response_type": "code"}
-        with httpx2.Client(base_url=self.issuer, trust_env=False, timeout=10) as client:
+        with httpx2.Client(base_url=self.issuer, trust_env=False, timeout=60) as client:
             sent = client.post(
                 "/oauth2/authorize", params={**asked, "scope": "openid"}, data={"sub": subject}
             )
@@ -45,7 +45,7 @@ class Provider:
             return str(reply.json()["id_token"])
 
     def keys(self) -> list[dict[str, Any]]:
-        with httpx2.Client(base_url=self.issuer, trust_env=False, timeout=10) as client:
+        with httpx2.Client(base_url=self.issuer, trust_env=False, timeout=60) as client:
             return list(client.get("/jwks").json()["keys"])
 
 
@@ -75,7 +75,7 @@ class Providers:
         assert self._process.stdout.readline() == "done\n", "the provider broke"
 
     def close(self) -> None:
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=60)
 
 
 def claims(token: str) -> dict[str, Any]:
@@ -97,6 +97,8 @@ class Pages:
     pages: dict[str, Any] = field(default_factory=lambda: {})
     #: Paths, as they were asked for.
     asked: list[str] = field(default_factory=list[str])
+    #: While it is not set, requests are taken and not answered.
+    answers: asyncio.Event = field(default_factory=asyncio.Event)
 
     def publish(self, *keys: Mapping[str, Any], at: str | None = None, issuer: str | None = None) -> None:
         """Publish keys; `at` is where the discovery document says they are."""
@@ -115,6 +117,7 @@ async def pages() -> AsyncIterator[Pages]:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         path = head.split(" ", 2)[1]
         found.asked.append(path)
+        await found.answers.wait()
         page = found.pages.get(path)
         body = json.dumps(page).encode()
         status = "200 OK" if page is not None else "503 Unavailable"
@@ -127,5 +130,6 @@ async def pages() -> AsyncIterator[Pages]:
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     found = Pages(issuer=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    found.answers.set()
     async with server:
         yield found

@@ -24,7 +24,7 @@ from acms import (
     open_storage,
 )
 from acms.model import Append, Draft, Expect
-from acms.storage import FaultyStorage
+from tests.support.faulty import FaultyStorage
 from tests.support.talk import LONG_EPISODES, Storage, contents, fill, log_of, session_on, tool_turn
 
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────────────

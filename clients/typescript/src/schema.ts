@@ -392,7 +392,8 @@ export interface paths {
          * @description Each `entry` is sent once, in the order of versions, as messages are listed; a `job` as it stands, after what it
          *     appended. The id of an event is the cursor behind it: whoever comes again with `Last-Event-ID` or `after` goes on
          *     there, at any process of the service, without a gap and without a repetition. Every 15
-         *     seconds a comment says that the stream is there. It ends when the log is deleted or the service stops.
+         *     seconds a comment says that the stream is there. It ends when the service stops, and within two seconds when the
+         *     right to read the log ends or the log is deleted. An erasure in the log ends it too: resume it.
          */
         get: operations["streamEvents"];
         put?: never;
@@ -863,11 +864,12 @@ export interface paths {
         put?: never;
         /**
          * Read what `/export` wrote, verbatim, or the messages of a chat into a context; the first line says which.
-         * @description An export keeps its ids, versions and hashes, and may hold several contexts, parents first; it needs the scope
-         *     admin:config, as it brings settings too. A chat has one message a line, `{"role", "content"}` with what else chat
-         *     completions know, or `{"messages": […]}`, and goes into `contextId`. Both are read as they arrive. What is wrong
-         *     is refused with the number of the line, and what came before it stays: the same import again goes on from there,
-         *     and stores nothing twice.
+         * @description An export keeps its ids, versions, hashes and roles, and may hold several contexts, parents first; it needs the
+         *     scope admin:config, as it brings settings too, and `trust` when it has system or developer messages. A chat has one
+         *     message a line, `{"role", "content"}` with what else chat completions know, or `{"messages": […]}`, and goes into
+         *     `contextId`; its system and developer messages are stored as external text, unless `trust` is given. All of it is
+         *     checked before anything is stored: what is wrong is refused with the number of the line. The same import again
+         *     stores nothing twice.
          */
         post: operations["importLines"];
         delete?: never;
@@ -1548,6 +1550,7 @@ export interface components {
             actorId: string | null;
             content: string;
             createdAt: string;
+            day: string | null;
             group: string | null;
             id: string;
             later: number | null;
@@ -1559,6 +1562,7 @@ export interface components {
                 [key: string]: unknown;
             }[];
             position: number | null;
+            rank: number;
             redaction: components["schemas"]["Redaction"] | null;
             relevance: number;
             role: ("system" | "developer" | "user" | "assistant" | "tool") | null;
@@ -2699,10 +2703,12 @@ export interface components {
         };
         /** @description What an erasure left although it says what was erased. */
         Remaining: {
+            context: string;
             id: string;
             /** @enum {string} */
-            kind: "source" | "statement";
+            kind: "source" | "statement" | "copy";
             of: string;
+            version: number;
         };
         /** @description One message of a request that was sent. */
         RenderBlock: {
@@ -5068,6 +5074,7 @@ export interface operations {
         parameters: {
             query?: {
                 contextId?: string | null;
+                trust?: boolean;
             };
             header?: never;
             path?: never;

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -18,7 +19,9 @@ from acms.branches.export import PAGE, Problem
 from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log import policy, validation
 from acms.log.encoding import genesis, token
+from acms.log.exported import validate_context, validate_entry
 from acms.log.provenance import COPIED, COPIES, COPYING, Run, copied, copy_of
+from acms.log.settings import TAGS
 from acms.model import (
     Append,
     Context,
@@ -35,6 +38,7 @@ from acms.model import (
 from acms.observability.logging import log
 from acms.ports import HasSpaces, Progress, StorageBackend
 from acms.storage.append_rules import segments
+from acms.storage.sessions import count_erased
 from acms.storage.wrapper import WrapperStorage
 from acms.text import index_record
 
@@ -83,9 +87,10 @@ async def copy(
 
     Logs with their tombstones, settings, tags and policies, deleted contexts, unfinished jobs; and `derived` rows,
     which are computed again where they are left out. Parents go before their forks. What was interrupted goes on when
-    it is called again; later it brings what is new: entries, erasures, settings, jobs. `ConflictError`, before anything
-    is written, when the target has another log under an id or a name, or has gone on by itself. Nobody should write to
-    either store meanwhile: what is written to the source after a log was read is left for the next call. With `verify`
+    it is called again; later it brings what is new: entries, erasures, settings, jobs. Before anything is written:
+    `ValidationError` for settings or entries that the API would refuse, `ConflictError` when the target has another log
+    under an id or a name, or has gone on by itself. Nobody should write to either store meanwhile: what is written to
+    the source after a log was read is left for the next call. With `verify`
     both sides are compared afterwards and every hash of the target is computed again.
     """
     if source is target:
@@ -122,6 +127,8 @@ class _Copy:
     async def run(self, *, derived: bool, verify: bool) -> Copied:
         owed = await self._owed()
         steps = [await self._look(id) for id in await self._ids()]
+        for step in steps:
+            await self._validate(step)
         self._total = sum(step.last - (step.start if step.have is None else step.have) for step in steps)
         for step in steps:  # first: their names may have been taken by others since
             if step.have is not None:
@@ -173,6 +180,8 @@ class _Copy:
     async def _look(self, id: str) -> _Step:
         """Compare a context with what the target has under its id and name, before anything is written."""
         context = await self._source.context(id)
+        with _named(f"{id} of the source"):
+            validate_context(context, own=validation.AUDIT)
         start = context.fork or 0
         last, chained = await _end_of(self._source, id)
         there = await _found(self._target, id, context.namespace)
@@ -201,6 +210,18 @@ class _Copy:
         ):
             raise _went_on(context, "has other settings there")
         return _Step(id, start, last, max(have, start))
+
+    async def _validate(self, step: _Step) -> None:
+        """Raise for an entry that the API would refuse: then nothing is copied."""
+        after = step.start if step.have is None else step.have
+        while after < step.last and (page := await self._page(step, after)):
+            for entry in page:
+                with _named(f"{step.id} v{entry.version} of the source"):
+                    validate_entry(entry)
+            after = page[-1].version
+
+    async def _page(self, step: _Step, after: int) -> list[Entry]:
+        return await self._source.read(step.id, at=step.last, after=after, limit=PAGE, deleted=True)
 
     async def _check_name(self, context: Context) -> None:
         """Raise when another context has this one's name in the target, unless the source says that it was deleted."""
@@ -236,9 +257,7 @@ class _Copy:
         """Yield what the target has not, whole appends only: half of one could not be checked."""
         after = step.start if step.have is None else step.have
         batch: list[Entry] = []
-        while after < step.last and (
-            page := await self._source.read(step.id, at=step.last, after=after, limit=PAGE, deleted=True)
-        ):
+        while after < step.last and (page := await self._page(step, after)):
             for entry in page:
                 if batch and entry.batch != batch[0].batch:
                     for complete in batch:
@@ -401,6 +420,15 @@ async def _end_of(storage: StorageBackend, context: str) -> tuple[int, bytes]:
     return (newest[0].version, newest[0].chain) if newest else (0, b"")
 
 
+@contextmanager
+def _named(where: str) -> Generator[None]:
+    """Say of what is not valid where it was found."""
+    try:
+        yield
+    except ValidationError as error:
+        raise ValidationError(str(error), field=where, options=error.options) from error
+
+
 async def _found(storage: StorageBackend, id_or_key: str, namespace: str) -> Context | None:
     try:
         return await storage.context(id_or_key, namespace=namespace)
@@ -471,12 +499,13 @@ async def _whole(storage: StorageBackend, original: Context, version: int, made:
         raise ConflictError(str(error), retryable=True, options=error.options) from error
     if (await storage.head(original.id)).epoch:  # something may have been erased behind us
         await _blank(storage, original.id, storage, made.id, after=0, last=version)
+        await count_erased(storage, made.id)
     tags = {
         name: {"version": tagged, "chain": chains.get(tagged, "")}
         for name, tagged in (await forks.tags(storage, original.id, version)).items()
     }
     now = await storage.context(made.id)
-    change = {forks.TAGS: tags or None, "deleted": False}
+    change = {TAGS: tags or None, "deleted": False}
     return await storage.settings(made.id, change, rev=now.settings_rev)
 
 

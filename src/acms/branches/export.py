@@ -1,26 +1,35 @@
-"""Moving and checking whole logs: export, restore, verify. The medium is JSONL, one context and its own entries.
+"""Moving and checking whole logs: export and verify. The medium is JSONL, one context and its own entries.
 
 An export is verbatim: ids, versions, hashes, salts and tombstones. Only keys that a client made up are left out, as no
-hash covers them. What a fork inherited is not part of it, so a tree is moved parents first. Restoring needs no room for
-the whole log, and goes on where an interrupted one stopped.
+hash covers them. What a fork inherited is not part of it, so a tree is moved parents first.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Protocol, runtime_checkable
 
-from acms.errors import ACMSError, CorruptRecordError
+from acms.errors import ACMSError, SessionNotFoundError, ValidationError
 from acms.log import encoding
-from acms.log.encoding import context_from_json, context_to_json, dump, entry_from_json, entry_to_json
-from acms.model import Context, Entry, Json, Kind, named
+from acms.log.encoding import context_to_json, dump, entry_to_json
+from acms.log.settings import validate_settings
+from acms.model import Context, Entry, Kind, named
 from acms.ports import Progress, StorageBackend
+from acms.storage.wrapper import WrapperStorage
 
-__all__ = ["Problem", "Progress", "export", "pages", "restore", "verify"]
+__all__ = ["Problem", "Progress", "export", "pages", "verify"]
 
 PAGE = 500
+
+
+@runtime_checkable
+class KeepsSeals(Protocol):
+    """A store that keeps a seal with every context it makes or changes."""
+
+    async def seal_fits(self, context: str) -> bool:
+        """Return whether a context is as ACMS wrote it; true of one that was stored before there were seals."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,95 +75,13 @@ async def export(
             progress(entries[-1].version - start, head.version - start)
 
 
-async def restore(
-    storage: StorageBackend,
-    lines: Iterable[str] | AsyncIterable[str],
-    *,
-    first: int = 1,
-    progress: Progress | None = None,
-) -> Context:
-    """Write an exported context verbatim; goes on after the last version that is already stored.
-
-    `first` is the number that errors give to the first line: an export may be a part of something longer.
-    `CorruptRecordError` names the line that is no export, does not count on from the one before, or is missing at the
-    end; `ConflictError` when the id or the key is taken by another log, or the parent of a fork is not there.
-    """
-    numbered = _numbered(lines, first)
-    try:
-        number, line = await anext(numbered)
-    except StopAsyncIteration:
-        raise CorruptRecordError("the export is empty") from None
-    written = _parse(line, number)
-    context = context_from_json(written)
-    if context.parent is None and context.root != context.id:
-        raise CorruptRecordError(f"line {number} of the export: what is no fork is its own root")
-    exported = _Exported(numbered, context, *_end(written), progress=progress)
-    await storage.restore(context, exported.entries())
-    exported.check_end()
-    if progress is not None:
-        progress(exported.done, exported.done)
-    return await storage.context(context.id, namespace=context.namespace)
-
-
-class _Exported:
-    """The entries of an export, each checked against the one before."""
-
-    def __init__(
-        self,
-        numbered: AsyncIterator[tuple[int, str]],
-        context: Context,
-        end: bytes | None,
-        total: int,
-        *,
-        progress: Progress | None,
-    ) -> None:
-        self._numbered = numbered
-        self._start = context.fork or 0
-        #: The chain value and version it is said to end with.
-        self._end, self._total = end, total
-        self._count = _Count() if context.parent is None else None
-        self._found: tuple[int, bytes] = (self._start, b"")
-        self._progress = progress
-
-    @property
-    def done(self) -> int:
-        """Number of entries that were read."""
-        return self._found[0] - self._start
-
-    async def entries(self) -> AsyncIterator[Entry]:
-        """Yield one append at a time: half of one could not be checked, nor gone on with."""
-        batch: list[Entry] = []
-        async for number, line in self._numbered:
-            entry = entry_from_json(_parse(line, number))
-            if self._count is None:
-                self._count = _Count.before(entry)
-            for what in self._count.add(entry):
-                raise CorruptRecordError(f"line {number} of the export, version {entry.version}: {what}")
-            if batch and entry.batch != batch[0].batch:
-                for complete in batch:
-                    yield complete
-                batch.clear()
-            batch.append(entry)
-            self._found = (entry.version, entry.chain)
-            if self._progress is not None and number % PAGE == 0:
-                self._progress(self.done, max(self._total, entry.version) - self._start)
-        if self._end is None or self._found == (self._total, self._end):
-            for complete in batch:
-                yield complete
-
-    def check_end(self) -> None:
-        """Raise `CorruptRecordError` when entries are missing at the end."""
-        if self._end is not None and self._total > self._start and self._found != (self._total, self._end):
-            raise CorruptRecordError(
-                f"the export ends at version {self._found[0]} of {self._total}; every whole append of it is stored",
-                options=("export again and restore that file: it goes on from there",),
-            )
-
-
 async def verify(
     storage: StorageBackend, context: Context, *, progress: Progress | None = None
 ) -> list[Problem]:
-    """Recompute every hash and counter of a log, inherited segments too; return what does not agree."""
+    """Recompute every hash, counter and seal of a log, inherited segments too; return what does not agree.
+
+    Settings that the API would refuse are reported too.
+    """
     head = await storage.head(context.id)
     oldest = await storage.context(context.lineage[0][0] if context.lineage else context.id)
     check = _Check(context.id, encoding.genesis(oldest.parent or oldest.id))
@@ -188,7 +115,37 @@ async def verify(
                 check.report(head.version, f"the {name} of the head is {stored}, the log says {counted}")
         if head.rewrites < check.rewrites:
             check.report(head.version, f"the head counts {head.rewrites} rewrites, the log {check.rewrites}")
-    return check.problems
+    check.problems += [
+        Problem(context=context.id, version=0, what=what) for what in await _check_context(storage, context)
+    ]
+    return [*_check_settings(context), *check.problems]
+
+
+def _check_settings(context: Context) -> list[Problem]:
+    """Return what the API would refuse in the settings of a context."""
+    try:
+        validate_settings(context.settings)
+    except ValidationError as error:
+        return [Problem(context=context.id, version=0, what=str(error))]
+    return []
+
+
+async def _check_context(storage: StorageBackend, context: Context) -> list[str]:
+    """Return what of a context something else than ACMS has changed."""
+    while isinstance(storage, WrapperStorage):
+        storage = storage.inner
+    found: list[str] = []
+    if isinstance(storage, KeepsSeals) and not await storage.seal_fits(context.id):
+        found.append("its namespace, name, parent or settings were changed by something else than ACMS")
+    root = context.id
+    if context.parent is not None:
+        try:
+            root = (await storage.context(context.parent)).root
+        except SessionNotFoundError:
+            return [*found, f"its parent {context.parent} is not in the store"]
+    if context.root != root:
+        found.append(f"it is listed in the fork tree of {context.root}, its parent is in that of {root}")
+    return found
 
 
 async def _readable(storage: StorageBackend, check: _Check, after: int, last: int) -> list[Entry]:
@@ -212,7 +169,7 @@ class _Check:
         self.unreadable: set[int] = set()
         self.head = head
         self.version = 0
-        self.count = _Count()
+        self.count = Counters()
         self.last_message: str | None = None
         self.rewrites = 0
         self._batch: list[Entry] = []
@@ -241,7 +198,7 @@ class _Check:
             if not (blind and ("broken" in what or version in self.unreadable)):
                 self.report(version, what)
         if blind:
-            self.count = _Count.before(batch[0])
+            self.count = Counters.before(batch[0])
         for entry in batch:
             for what in self.count.add(entry):
                 self.report(entry.version, what)
@@ -252,14 +209,14 @@ class _Check:
 
 
 @dataclass(slots=True)
-class _Count:
-    """The counters every entry carries, and what else no hash covers."""
+class Counters:
+    """The counters every entry carries: no hash covers them."""
 
     position: int = 0
     total: int = 0
 
     @classmethod
-    def before(cls, entry: Entry) -> _Count:
+    def before(cls, entry: Entry) -> Counters:
         """Return the counters before an entry whose predecessor is unknown."""
         if entry.position is None:
             return cls(-1, entry.total)
@@ -280,64 +237,3 @@ class _Count:
         if entry.total != self.total:
             yield f"has a running total of {entry.total} tokens, counted {self.total}"
             self.total = entry.total
-
-
-async def _numbered(lines: Iterable[str] | AsyncIterable[str], first: int) -> AsyncIterator[tuple[int, str]]:
-    number = first - 1
-    if isinstance(lines, AsyncIterable):
-        async for line in lines:
-            number += 1
-            if line.strip():
-                yield number, line
-        return
-    try:
-        for line in lines:
-            number += 1
-            if line.strip():
-                yield number, line
-    except UnicodeDecodeError as error:
-        raise CorruptRecordError(f"line {number + 1} of the export is not UTF-8 text") from error
-
-
-def _parse(line: str, number: int) -> dict[str, Json]:
-    try:
-        written = json.loads(line, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise CorruptRecordError(f"line {number} of the export is not JSON: {error}") from error
-    if not isinstance(written, dict):
-        raise CorruptRecordError(f"line {number} of the export is not a JSON object")
-    if "\\u" in line and not all(map(_storable, _texts(written))):
-        raise CorruptRecordError(f"line {number} of the export holds a NUL character or half a character")
-    return cast("dict[str, Json]", written)
-
-
-def _no_constant(name: str) -> Json:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _storable(text: str) -> bool:
-    return "\0" not in text and not any("\ud800" <= one <= "\udfff" for one in text)
-
-
-def _texts(written: Json) -> Iterator[str]:
-    """Yield every text and name; no recursion: what was read may be deep."""
-    waiting: list[Json] = [written]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, dict):
-            waiting += [*value, *cast("dict[str, Json]", value).values()]
-        elif isinstance(value, list):
-            waiting += value
-
-
-def _end(written: dict[str, Json]) -> tuple[bytes | None, int]:
-    """Return the chain value and version an export ends with; None when it does not say."""
-    end = written.get("end")
-    if end is None:
-        return None, 0
-    try:
-        return bytes.fromhex(end["chain"]), int(end["version"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptRecordError(f"this is not an exported context: {error}") from error

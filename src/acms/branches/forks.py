@@ -18,6 +18,7 @@ from acms.branches.diff import LogState
 from acms.errors import ACMSError, ConflictError, NotFoundError, SessionNotFoundError, ValidationError
 from acms.facts import adopt
 from acms.log import policy, read, validation
+from acms.log.settings import MAX_TAGS, TAGS, read_setting, validate_tag_name
 from acms.model import (
     Append,
     Context,
@@ -33,14 +34,12 @@ from acms.observability.logging import log
 from acms.ports import StorageBackend
 from acms.results import Branch, Change, Delta, Diff, Tree
 from acms.storage.append_rules import segments
+from acms.storage.sessions import ERASED, count_erased
 
 if TYPE_CHECKING:
     from acms.privacy.stage import Stage
     from acms.session_state import SharedSession
 
-TAGS = "tags"
-MAX_TAGS = 1_000
-"""Names one session may give to its versions."""
 COLLECT = "collect"
 COLLECT_AFTER = timedelta(days=30)
 """How long a deleted context can still be brought back."""
@@ -80,9 +79,11 @@ async def fork(shared: SharedSession, at: int | str | None, session_id: str | No
             created_at=datetime.now(UTC),
             parent=parent,
             fork=version,
-            inherit=(policy.POLICY, policy.PRIVATE),
+            inherit=(policy.POLICY, policy.PRIVATE, ERASED),
         )
     )
+    if ERASED in child.settings:  # the parent counts up to its head
+        await count_erased(storage, child.id)
     if child.parent != parent or version not in (None, child.fork):
         raise ConflictError(
             f"the name {name!r} stands for {await _what(storage, child)}",
@@ -235,9 +236,7 @@ async def version_tagged(storage: StorageBackend, context: str | None, tag: str)
 
 async def tag(storage: StorageBackend, context: str, name: str, version: int | None, *, move: bool) -> int:
     """Name a version and return it."""
-    name = validation.name(name, "name")
-    if name.isdecimal():
-        raise ValidationError("must not be a number: numbers are versions", field="name")
+    name = validate_tag_name(name)
     head = await storage.head(context)
     number = head.version if version is None else validation.whole(version, "version")
     if number > head.version:
@@ -248,7 +247,7 @@ async def tag(storage: StorageBackend, context: str, name: str, version: int | N
     inherited = await _tagged(storage, await storage.context(context))
 
     def decide(settings: Mapping[str, Json]) -> Mapping[str, Json]:
-        own: dict[str, Json] = dict(settings.get(TAGS, {}))
+        own: dict[str, Json] = dict(read_setting(settings, TAGS, {}))
         known = own.get(name) or inherited.get(name)
         if known is not None and known["version"] != number and not move:
             raise ConflictError(
@@ -268,7 +267,7 @@ async def untag(storage: StorageBackend, context: str, name: str) -> None:
     """Take a name off its version."""
 
     def decide(settings: Mapping[str, Json]) -> Mapping[str, Json]:
-        own: dict[str, Json] = dict(settings.get(TAGS, {}))
+        own: dict[str, Json] = dict(read_setting(settings, TAGS, {}))
         if name not in own:
             raise NotFoundError(f"this session gave no version the name {name!r}", options=_known_tags(own))
         del own[name]
@@ -289,7 +288,7 @@ async def _tagged(storage: StorageBackend, context: Context) -> dict[str, Mappin
     found: dict[str, Mapping[str, Json]] = {}
     limit: int | None = None
     for one in await _line(storage, context):
-        for name, tagged in one.settings.get(TAGS, {}).items():
+        for name, tagged in read_setting(one.settings, TAGS, {}).items():
             if limit is None or tagged["version"] <= limit:
                 found.setdefault(name, tagged)
         if one.fork is not None:

@@ -20,6 +20,7 @@ from acms.cli.render import Column, Screen
 from acms.errors import MergeConflictError, SessionNotFoundError, ValidationError
 from acms.log.encoding import locate
 from acms.log.in_force import Cover
+from acms.log.settings import read_setting
 from acms.model import Kind
 from acms.ports import StorageBackend
 from acms.results import Branch, Tree
@@ -369,7 +370,7 @@ ASCII = Signs("|", "`", "|", "-", "#", "*", "<-")
 
 async def _notes(storage: StorageBackend, branch: Branch) -> Notes:
     settings = (await storage.context(branch.context_id)).settings
-    tags = {name: tagged["version"] for name, tagged in settings.get(forks.TAGS, {}).items()}
+    tags = {name: tagged["version"] for name, tagged in read_setting(settings, "tags", {}).items()}
     context, deleted = branch.context_id, branch.deleted
     summaries = await storage.read(context, kinds=(Kind.SUMMARY,), after=branch.fork or 0, deleted=deleted)
     cover = Cover(await storage.read(context, replacing=True, deleted=deleted) if summaries else [])

@@ -189,7 +189,6 @@ async def policy_set(
     tokens: Annotated[
         int | None, typer.Option("--tokens", metavar="N", help="Tokens a summary may have.")
     ] = None,
-    prompt: Annotated[int | None, typer.Option("--smallest-prompt", metavar="N", help="In tokens.")] = None,
     reset: Annotated[
         list[str] | None,
         typer.Option("--reset", metavar="FIELD", help="Go back to the level above; repeatable."),
@@ -216,7 +215,6 @@ async def policy_set(
         budget=budget,
         keep=keep,
         summary_tokens=tokens,
-        smallest_prompt=prompt,
     )
     change = _Change(changes | dict.fromkeys(reset or ()), retention, hold, whole)
     change.check()

@@ -155,7 +155,7 @@ def _json(told: dict[str, Any]) -> dict[str, Any]:
                 "tokens": items.tokens,
                 "confidence": items.confidence,
                 "band": items.band,
-                "items": [render.item_json(item, rank) for rank, item in render.ranked(items)],
+                "items": [render.item_json(item) for item in items.best(len(items))],
             }
             for question, items in told["answers"]
         ],
@@ -180,7 +180,7 @@ def _arguments(turn: Turn) -> dict[str, Any]:
 
 def _best(items: ContextItems) -> dict[str, Any]:
     """Return the best decision among what was recalled."""
-    best = next(item for _, item in render.ranked(items) if "decision" in item.markers)
+    best = next(item for item in items.best(len(items)) if "decision" in item.markers)
     return {"version": best.version, "content": best.content}
 
 
@@ -239,7 +239,7 @@ def _draw_answers(screen: Screen, told: dict[str, Any]) -> None:
     screen.title(f"3. acms recall {SESSION} QUESTION --budget {BUDGET}: {took}")
     for question, items in told["answers"]:
         screen.line(f"? {question}", "bold yellow")
-        screen.list(render.RANKED, [item for _, item in render.ranked(items)[:SHOWN]])
+        screen.list(render.RANKED, items.best(SHOWN))
         screen.line(f"best {SHOWN} of {len(items)} items, {items.tokens} of {items.budget} tokens", "dim")
 
     last: ContextItems = told["answers"][-1][1]

@@ -12,7 +12,6 @@ from acms.cli.base import Shell, Yes, command, known
 from acms.cli.render import plain, shell_words
 from acms.config import ACMSConfig
 from acms.erasure import erase as erasure
-from acms.log.encoding import locate
 from acms.log.policy import CompactionPolicy
 from acms.log.validation import UNNAMED
 from acms.model import Context
@@ -23,6 +22,7 @@ from acms.results import Erasure
 KEPT = {
     "source": "stays: the message that the fact was made from",
     "statement": "stays: a fact that was stated by hand and says the same",
+    "copy": "stays: the original or another copy of it, or something made from one",
 }
 """What is said of each kind of `Erasure.remaining`."""
 PROVED = {
@@ -30,6 +30,8 @@ PROVED = {
     "bytes": "nothing of it is left in the store, in no row and no byte of the files that held it",
 }
 """What is said of each `Erasure.proof`."""
+LISTED = 20
+"""Remaining entries that a terminal shows; --json lists all."""
 
 
 @command("acms erase user_123 --message ID --verify", namespace=None, resumes=True)
@@ -63,7 +65,8 @@ async def erase(
     """Delete content for ever, in every fork; tombstones stay.
 
     Edits go too, and every summary and fact made from it; what such a summary stood for is in force again. A message
-    that a fact was made from stays, and is named. With --verify it leaves with 1 when something is left. A PostgreSQL
+    that a fact was made from stays, and so does what it was copied from by a merge or a copy: each is named. With
+    --verify it also finds messages imported twice, and leaves with 1 when something is left. A PostgreSQL
     server keeps old versions of rows in its files until --rewrite, which makes others wait for their tables.
     Not reached are pinned values, stored summaries, vectors in Chroma and copies elsewhere: the output says more.
     """
@@ -87,11 +90,9 @@ async def erase(
                 done = await erasure.erase_context(storage, context.id, **how)
             else:
                 done = await erasure.erase(storage, context.id, message or [], **how)
-        places = {one.id: locate(one.id) or ("", 0) for one in done.remaining}
-        owners = {owner: await storage.context(owner) for owner, _ in places.values()}
-    left = {id: (owners[owner], version) for id, (owner, version) in places.items()}
-    shell.show({"what": what, **plain(done)}, lambda: _draw(shell, what, done, left))
-    return 1 if done.residue else 0
+        owners = {one.context: await storage.context(one.context) for one in done.remaining}
+    shell.show({"what": what, **plain(done)}, lambda: _draw(shell, what, done, owners))
+    return 1 if done.residue or (verify and not done.verified) else 0
 
 
 class _How(TypedDict):
@@ -134,25 +135,27 @@ def _name(context: Context) -> str:
     return context.key if context.key and context.deleted_at is None else context.id
 
 
-def _draw(shell: Shell, what: str, done: Erasure, left: Mapping[str, tuple[Context, int]]) -> None:
-    """Show what an erasure did; `left` tells where each entry stands that says the same and stays."""
+def _draw(shell: Shell, what: str, done: Erasure, owners: Mapping[str, Context]) -> None:
+    """Show what an erasure did; `owners` are the contexts of the entries that remain."""
     shell.line(
         f"{what}: {len(done.ids)} entries of {len(done.contexts)} sessions are erased,"
         f" {len(done.cascaded)} of them summaries and facts made from others"
     )
-    for one in done.remaining:
-        context, version = left[one.id]
-        shell.line(f"v{version} {KEPT[one.kind]}", "yellow")
+    for one in done.remaining[:LISTED]:
+        context = owners[one.context]
+        shell.line(f"{_name(context)} v{one.version} {KEPT[one.kind]}", "yellow")
         words = ["acms", "erase", _name(context), "--message", one.id]
         words += [] if context.namespace == UNNAMED else ["--namespace", context.namespace]
         words += ["--db", shell.db] if shell.db else []
         if shell.db is None or safe_key(shell.db):  # an address with a password is left to the reader
             shell.line(f"  to erase it too: {shlex.join(words)}", "yellow")
+    if len(done.remaining) > LISTED:
+        shell.line(f"{len(done.remaining) - LISTED} more stay: --json lists them", "yellow")
     if done.rewritten:
         shell.line(f"written anew: {', '.join(done.rewritten)}")
     for rest in done.residue:
         shell.line(f"still there: {rest}", "red")
-    if done.verified and not done.residue:
+    if done.proof is not None and not done.residue:
         shell.line(PROVED[done.proof or "rows"], "green")
     for place in done.unreached:
         shell.line(f"not reached: {shell_words(place)}")

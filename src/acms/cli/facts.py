@@ -330,10 +330,6 @@ async def state(
     valid_to: Annotated[
         str | None, typer.Option("--valid-to", metavar="TIME", help="It is so until before then.")
     ] = None,
-    sources: Annotated[
-        list[str] | None,
-        typer.Option("--source", metavar="ID", help="A message it comes from; may be repeated."),
-    ] = None,
     many: Annotated[
         bool, typer.Option("--many", help="Beside what is known there, not in its place.")
     ] = False,
@@ -359,7 +355,6 @@ async def state(
             names=names or (),
             valid_from=valid_from,
             valid_to=valid_to,
-            sources=sources or (),
             cardinality="many" if many else "one",
             scope=known_in,
             expected=expected,

@@ -10,10 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from acms.branches import export as transfer
+from acms.branches import limits
 from acms.branches.importers import FORMATS, Conversation, Turn, read_export
 from acms.cli.base import File, Shell, command, contexts, continued, interruptible
 from acms.cli.render import Column
-from acms.errors import SessionNotFoundError, ValidationError
+from acms.errors import IdempotencyMismatchError, SessionNotFoundError, ValidationError
+from acms.log import validation
 from acms.ports import StorageBackend
 from acms.session import ACMS
 
@@ -47,17 +49,23 @@ async def import_(
             "--format", metavar="NAME", callback=_format, help=f"{', '.join(FORMATS)}; else it is detected."
         ),
     ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Let system and developer messages of the file instruct the model."),
+    ] = False,
 ) -> None:
     """Import a chat file or an export of another product.
 
-    A chat file becomes a session: messages of a provider as JSON or JSONL, LoCoMo, REALTALK, BEAM. Of an export of
-    ChatGPT, Claude or mem0, or a SQLite file of LangGraph's checkpoints, every conversation becomes one. All of it is
-    checked first. Importing it again adds only what is new, and follows what was edited or taken out of an export; so
-    an import that was interrupted is continued by running it again.
+    A chat file becomes a session: messages of a provider as JSON or JSONL. Of an export of ChatGPT, Claude or mem0, or
+    a SQLite file of LangGraph's checkpoints, every conversation becomes one. All of it is checked first. Importing it
+    again adds only what is new, and follows what was edited or taken out of an export; so an import that was
+    interrupted is continued by running it again. System and developer messages become external text, shown as text of
+    a user, unless --trust says that you know who wrote the file.
     """
     with interruptible():
-        data = sys.stdin.buffer.read() if file.name == "-" else None
-    found = read_export(Path("stdin") if data is not None else file, format=format, data=data)
+        data = limits.read_within(sys.stdin.buffer, "stdin") if file.name == "-" else None
+    path = Path("stdin") if data is not None else file
+    found = read_export(path, format=format, data=data, trust=trust)
     if found.format != "chat":
         await _import_export(shell, found.conversations, found.format, session)
         return
@@ -102,7 +110,11 @@ async def _store(session: ACMS, turns: Sequence[Turn], keys: set[str]) -> int:
     """Store a batch and return how many were new; what is known is offered again, so that a changed one is noticed."""
     again = [turn for turn in turns if turn["key"] in keys]
     fresh = [turn for turn in turns if turn["key"] not in keys]
-    receipts = [receipt for part in (again, fresh) if part for receipt in await session.ingest_many(part)]
+    try:
+        receipts = [receipt for part in (again, fresh) if part for receipt in await session.ingest_many(part)]
+    except IdempotencyMismatchError as error:
+        option = "import it into another session, if it was imported with another --trust before"
+        raise IdempotencyMismatchError(str(error), options=(option, *error.options)) from error
     return sum(not receipt.repeated for receipt in receipts)
 
 
@@ -118,9 +130,10 @@ async def _import_export(
     done: list[dict[str, Any]] = []
     async with shell.opened(write=True) as storage:
         named = [one.key async for one in contexts(storage, shell.namespace) if one.key]
+        names = [session or _called(one, named) for one in found]
+        _check_names(names)
         with shell.progress(f"importing from {format}") as tell:
-            for number, one in enumerate(found, 1):
-                name = session or _called(one, named)
+            for number, (one, name) in enumerate(zip(found, names, strict=True), 1):
                 async with await continued(storage, name, shell.namespace) as log:
                     synced = await log.sync(one.messages, gone="retract")
                 counts = {"read": len(one.messages), "new": len(synced.appended)}
@@ -135,6 +148,15 @@ async def _import_export(
         shell.line(f"{len(done)} sessions from {format}: {new:,} new of {read:,} messages")
 
     shell.show({"format": format, "read": read, "new": new, "sessions": done}, draw)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Refuse names that no session may have, and two conversations under one name."""
+    for name in names:
+        validation.session_name(name, "session")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValidationError(f"two conversations of the file are named {twice!r}", field="session")
 
 
 def _called(one: Conversation, named: Sequence[str]) -> str:

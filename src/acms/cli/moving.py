@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acms.branches import copying
+from acms.branches import copying, limits, restoring
 from acms.branches import export as transfer
 from acms.branches import witness as witnessed
 from acms.cli import render
@@ -25,12 +25,17 @@ _BACKUPS = (
 )
 
 
+STDIN = "stdin"
+"""What errors call a file that is read from stdin."""
+
+
 def _typed() -> Iterator[str]:
     """Return the lines of stdin, one at a time."""
+    lines = limits.read_lines_within(sys.stdin.buffer, STDIN)
     while True:
         with interruptible():
-            line = sys.stdin.readline()
-        if not line:
+            line = next(lines, None)
+        if line is None:
             return
         yield line
 
@@ -39,15 +44,14 @@ def _typed() -> Iterator[str]:
 async def restore(shell: Shell, file: File) -> None:
     """Write an exported session back, verbatim.
 
-    Same ids, versions and hashes, in the namespace it came from. Goes on where an interrupted one stopped.
+    Same ids, versions, hashes and roles, in the namespace it came from: restore files that you trust. All of it is
+    checked before anything is stored. Goes on where an interrupted one stopped.
     """
+    typed = file.name == "-"
+    lines, name = (_typed(), STDIN) if typed else (file, file.name)
     async with shell.opened(write=True) as storage:
         with shell.progress("restoring") as tell:
-            if file.name == "-":
-                context = await transfer.restore(storage, _typed(), progress=tell)
-            else:
-                with file.open(encoding="utf-8", newline="\n") as lines:
-                    context = await transfer.restore(storage, lines, progress=tell)
+            context = await restoring.restore(storage, lines, name=name, progress=tell)
         head = await storage.head(context.id)
     value = {
         "session": context.key,
@@ -152,8 +156,9 @@ async def verify(
     """Recompute every hash and counter.
 
     Leaves with 1 when something is wrong, and names the session and the version. Without SESSION it checks
-    the file too, and all sessions of all namespaces. With --witness it also notices what no hash shows: logs
-    that lost their end, a file that was rolled back or swapped.
+    the file too, and all sessions of all namespaces. It notices a session whose namespace, name, parent or
+    settings something else than ACMS changed. With --witness it also notices what no hash shows: logs that
+    lost their end, a file that was rolled back or swapped, a witness that was.
     """
     checked: list[dict[str, Any]] = []
     async with shell.opened() as storage:
@@ -197,25 +202,31 @@ async def witness(
     shell: Shell,
     file: Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False, help="Kept outside the store.")],
 ) -> int:
-    """Write down how far each log has come, with its chain hash.
+    """Write down how far each log has come, with its chain hash, and what the session is.
 
     When FILE exists, the store is compared with it first: leaves with 1, and FILE as it was, when a log lost
-    its end, or when the database was rolled back or swapped. Run it as often as you like; it reads one entry
-    a session. Keep FILE where whoever writes to the database cannot: on another host, in an object store.
+    its end, when a session was moved or its settings were changed behind ACMS, when the database was rolled
+    back or swapped, or when FILE was emptied, shortened or rolled back. The store records the number and digest
+    of FILE. Keep FILE where whoever writes to the database cannot: on another host, in an object store.
     """
     async with shell.opened() as storage:
-        wrong = await witnessed.check(storage, _lines(file)) if file.exists() else []
-        found = [] if wrong else await witnessed.lines(storage, contexts(storage, None))
-    if not wrong:
-        partial = file.with_name(f"{file.name}.partial")
-        partial.unlink(missing_ok=True)
-        write_file(partial, "".join(f"{line}\n" for line in found))
-        partial.replace(file)
+        before = _lines(file) if file.exists() else None
+        wrong = [] if before is None else await witnessed.check(storage, before)
+        others = await witnessed.count_known(storage) if before is None else 0
+        found = [] if wrong else await witnessed.write(storage, contexts(storage, None), before or ())
+        if not wrong:
+            partial = file.with_name(f"{file.name}.partial")
+            partial.unlink(missing_ok=True)
+            write_file(partial, "".join(f"{line}\n" for line in found))
+            partial.replace(file)
+            await witnessed.record(storage, found)
 
     def draw() -> None:
         for one in wrong:
             shell.line(str(one), "red")
-        shell.line(f"{file}: left as it was" if wrong else f"{file}: {len(found)} logs")
+        if others:
+            shell.line(f"{file} is new; the store has recorded {others} other witnesses", "yellow")
+        shell.line(f"{file}: left as it was" if wrong else f"{file}: {len(found) - 1} sessions")
 
     shell.show({"ok": not wrong, "problems": wrong}, draw)
     return 1 if wrong else 0

@@ -46,7 +46,6 @@ async def recall(
     """
     async with shell.looking(session, at, ranking) as view:
         items = await view.recall(query, token_budget=budget, min_relevance=min_relevance, scope=scope)
-    ranks = {item.id: rank for rank, item in render.ranked(items)}
     value: dict[str, Any] = {
         "session": session,
         "query": query,
@@ -57,7 +56,7 @@ async def recall(
         "band": items.band,
         "coverage": items.coverage,
         "tier": items.tier,
-        "items": [render.item_json(item, ranks[item.id]) for item in items],
+        "items": [render.item_json(item) for item in items],
         "warnings": items.ledger.warnings,
     }
     verdicts, rejected = _verdicts(items)
@@ -81,11 +80,11 @@ def _verdicts(items: ContextItems) -> tuple[list[Verdict], int]:
 
 
 def _draw_ranked(screen: Screen, items: ContextItems, *, full: bool) -> None:
-    found = render.ranked(items)
+    found = items.best(len(items))
     if not full:
-        screen.list(render.RANKED, [item for _, item in found])
-    for rank, item in found if full else ():
-        heading = f"{rank}. {item.score:.2f} v{item.version} {item.source} {item.token_count} tokens"
+        screen.list(render.RANKED, found)
+    for item in found if full else ():
+        heading = f"{item.rank}. {item.score:.2f} v{item.version} {item.source} {item.token_count} tokens"
         render.block(screen, f"{heading} {render.speaker(item)}", item.content)
 
 

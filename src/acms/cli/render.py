@@ -26,7 +26,7 @@ from acms.errors import ACMSError, ValidationError
 from acms.log.in_force import preview
 from acms.model import Entry, Json, ToolCall, named
 from acms.ports import Progress
-from acms.results import ContextItem, ContextItems, Verdict
+from acms.results import ContextItem, Verdict
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -325,20 +325,18 @@ def speaker(item: ContextItem) -> str:
     return item.actor_id or item.role or item.source
 
 
-def ranked(items: ContextItems) -> list[tuple[int, ContextItem]]:
-    """Return (rank, item), best score first."""
-    return list(enumerate(sorted(items, key=lambda item: (-item.score, item.version)), 1))
-
-
 def one_line(item: ContextItem) -> str:
     """Return what an item says on one line; a call that says nothing else shows its calls."""
     calls = " ".join(f"{part.name}({part.arguments})" for part in item.parts if isinstance(part, ToolCall))
     return preview(item.content or calls, 160) + (" [cut]" if item.truncated else "")
 
 
-def item_json(item: ContextItem, rank: int | None = None) -> dict[str, Json]:
-    """Return an item as JSON."""
-    return {**({} if rank is None else {"rank": rank}), **plain(item)}
+def item_json(item: ContextItem) -> dict[str, Json]:
+    """Return an item as JSON; one of a window has no rank."""
+    written: dict[str, Json] = plain(item)
+    if not item.rank:
+        del written["rank"]
+    return written
 
 
 RANKED = (

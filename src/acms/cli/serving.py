@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 import signal
 import socket
 import sys
@@ -21,7 +22,8 @@ from acms.cli.render import clean
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, MissingExtraError
 from acms.observability.logging import JSONFormatter
-from acms.runtime.garbage import collecting
+from acms.server.garbage import collecting
+from acms.storage import urls
 from acms.storage.files import create_folder
 
 if TYPE_CHECKING:
@@ -133,7 +135,7 @@ async def serve(
         asked = [] if sources is None else read_sources(sources)
         for one in asked:
             stack.push_async_callback(one.aclose)
-        made = create_app(store, config, **_engine(renders), reflector=found, sources=asked)
+        made = create_app(store, config, **_engine(renders=renders), reflector=found, sources=asked)
         made = mounted(_with_mcp(made) if over_mcp else made)
         grace: dict[str, Any] = {"timeout_graceful_shutdown": int(config.grace_seconds), **_UVICORN}
         server = Listening(Config(made, http=bounded(), **grace), made.streams.end)
@@ -153,8 +155,8 @@ async def inspect(
 ) -> None:
     """Look at a store in your browser, read-only.
 
-    What the model saw, what was left out and why, what broke the cache, facts, jobs, forks. An SQLite file is opened
-    read-only, and the page has no button that writes.
+    What the model saw, what was left out and why, what broke the cache, facts, jobs, forks. The store is opened
+    read-only, and the service behind the pages refuses whatever writes. Only the address with its token opens them.
     """
     try:
         from uvicorn import Config
@@ -163,17 +165,19 @@ async def inspect(
     from acms.inspector import mounted
     from acms.server import ServerConfig, create_app
     from acms.server.listen import Listening, bounded
+    from acms.server.token import PARAMETER
 
     store = file_url(_there(file)) if file is not None else shell.db or file_url(_there(data_file()))
-    if store.startswith("sqlite:") and "mode=" not in store:
-        store += f"{'&' if '?' in store else '?'}mode=ro"
-    made = create_app(store, ServerConfig(auth="off", works=False), **_engine(False))
-    made = mounted(made, writes=False)
+    store = urls.read_only(store)
+    token = secrets.token_urlsafe(32)
+    config = ServerConfig(auth="off", works=False, writes=False, token=token)
+    made = mounted(create_app(store, config, **_engine(read_only=True)))
     server = Listening(Config(made, http=bounded(), **_UVICORN), made.streams.end)
 
     def announce(at: tuple[str, int]) -> None:
-        url = f"http://{at[0]}:{at[1]}/"
-        shell.show({"url": url}, lambda: shell.line(f"looking at {store} on {url} (Ctrl-C ends it)"))
+        url = f"http://{at[0]}:{at[1]}/?{PARAMETER}={token}"
+        shown = urls.without_password(store)
+        shell.show({"url": url}, lambda: shell.line(f"looking at {shown} on {url} (Ctrl-C ends it)"))
         sys.stdout.flush()
         if browser:
             webbrowser.open(url)
@@ -202,10 +206,10 @@ def _there(file: Path) -> Path:
     return file
 
 
-def _engine(renders: bool) -> dict[str, Any]:
+def _engine(*, renders: bool = False, read_only: bool = False) -> dict[str, Any]:
     """Return what the environment says about sessions, and whether what they send is kept."""
     engine = ACMSConfig.from_env()
-    kept = replace(engine.renders, enabled=renders or engine.renders.enabled)
+    kept = replace(engine.renders, enabled=not read_only and (renders or engine.renders.enabled))
     return {"engine": replace(engine, renders=kept), "embedder": embedder()}
 
 

@@ -28,14 +28,14 @@ MARKED = 4
 """Marked messages and instructions stay as they are while they take no more than one part in so many of the budget."""
 LEFT = 0.5
 """Share of the budget that a log should have at most after a compaction: beyond that no marked message stays as it is.
-What is left up to the threshold is for what comes next, so that the next compaction is far (decision 0036)."""
+What is left up to the threshold is for what comes next, so that the next compaction is far."""
 SUMMARIES = 0.25
 """Share of the budget that summaries may take."""
 FAN = 4
 """So many summaries beside each other are merged into one."""
 GAIN = 0.4
 """Share of the budget that a compaction must free which nobody but an append asked for: each one makes every prompt new
-from its place on (decision 0036)."""
+from its place on."""
 
 SOON, LITTLE = 0.25, 0.2
 """In the last quarter of an epoch this share of the budget is enough: prompts show the summary from the next one on."""

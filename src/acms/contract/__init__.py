@@ -1,4 +1,51 @@
-"""The ACS v0 contract: requests in, fragments within a budget out, errors with options, cache advice."""
+"""The shapes of the ACS v0 contract: requests, replies, errors, and what providers answer."""
 
-from acms.contract.schema import *
-from acms.contract.schema import __all__ as __all__
+from acms.contract.schema import (
+    OBJECT,
+    Action,
+    Candidate,
+    Code,
+    ErrorEnvelope,
+    Experience,
+    Fragment,
+    KVPolicy,
+    Layer,
+    Lod,
+    Metrics,
+    Notice,
+    Option,
+    ProviderRequest,
+    ProviderResponse,
+    Purpose,
+    RenderReply,
+    RenderRequest,
+    RiskLevel,
+    Variant,
+    letters,
+    size,
+)
+
+__all__ = [
+    "OBJECT",
+    "Action",
+    "Candidate",
+    "Code",
+    "ErrorEnvelope",
+    "Experience",
+    "Fragment",
+    "KVPolicy",
+    "Layer",
+    "Lod",
+    "Metrics",
+    "Notice",
+    "Option",
+    "ProviderRequest",
+    "ProviderResponse",
+    "Purpose",
+    "RenderReply",
+    "RenderRequest",
+    "RiskLevel",
+    "Variant",
+    "letters",
+    "size",
+]

@@ -48,6 +48,8 @@ class Terms:
     #: What the caller says of its cache, and how many keys that holds at most.
     cache: tuple[Held, ...] = ()
     capacity: int | None = None
+    #: Share of the tokens that external text of sessions may take while other text that answers is left out.
+    external_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,7 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
             profile=terms.profile,
             risk=terms.risk,
             order=terms.order,
+            external_share=terms.external_share,
         )
         fresh = {one.id for one in selection.fragments if one.id not in clean}
         if not fresh:

@@ -17,15 +17,16 @@ from acms.contract.benefit import CITATION, JUDGED, OVERLAP, RECENCY
 from acms.contract.schema import Layer, Lod
 from acms.results import Verdict
 
-RULES = ("score", "budget", "irrelevant", "duplicate")
+RULES = ("score", "budget", "irrelevant", "duplicate", "external")
 """What decided about a candidate, in the words of a recall: "score" showed it, the others left it out."""
-SHOWN, BUDGET, IRRELEVANT, DUPLICATE = range(len(RULES))
+SHOWN, BUDGET, IRRELEVANT, DUPLICATE, EXTERNAL = range(len(RULES))
 
 _REASONS = (
     "among the best that fit",
     "does not fit what is left of the token budget",
     "covers nothing that was asked for and is not relevant enough",
     "the same id came again; the fresher, then the cheaper one is kept",
+    "external text has a share of the token budget while other text that answers is left out",
 )
 _LODS, _LAYERS = tuple(Lod), tuple(Layer)
 #: Places of the enumerations in the columns.

@@ -260,6 +260,12 @@ class ACS:
         )
         return reply
 
+    @property
+    def _external_share(self) -> float:
+        """Share of a reply that external text of the sessions may take while other text that answers is left out."""
+        shares = [one.source.external_share for one in self._providers if isinstance(one.source, View)]
+        return min(shares, default=1.0)
+
     async def _render_log(self) -> RenderLog | None:
         """Return where a reply is kept: beside the log of the first session that keeps any."""
         logs = [one.source.render_log for one in self._providers if isinstance(one.source, View)]
@@ -533,6 +539,7 @@ class ACS:
                 cache=now.cache,
                 capacity=now.capacity,
                 unread=tuple(text for answer in pile for text in answer.unread),
+                external_share=self._external_share,
             )
             chosen = choose(candidates, terms)
             let_go(candidates)

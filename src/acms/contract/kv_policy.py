@@ -1,7 +1,6 @@
 """Retention advice: which keys a caller should keep, shrink or drop after a reply (`kv_policy`).
 
-A rule that reads nothing but ids, costs and benefits, so that the same reply always has the same policy
-(docs/decisions/0043):
+A rule that reads nothing but ids, costs and benefits, so that the same reply always has the same policy:
 
     pin       selected now; macro, or micro that covers something asked for; costs a quarter of the budget at most; not
               blocked. In the order of the reply, until half of the budget is pinned.

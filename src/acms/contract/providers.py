@@ -188,34 +188,62 @@ async def ask(
     """Ask all at the same time, each within its slice; return an answer for each, in order. Nothing is left running.
 
     A call that is late is cancelled, and closed by force when it has not cleaned up by `until`, in the loop's time.
+    Reading an answer does not count against the slice of its provider. What cannot be read by `until` is left out.
     """
     if not calls:
         return []
     loop = asyncio.get_running_loop()
     begin = loop.time()
-    tasks = [asyncio.create_task(_answer(call, memories, desk)) for call in calls]
-    ends = {task: begin + call.slice_ms / 1000 for task, call in zip(tasks, calls, strict=True)}
-    took = dict.fromkeys(tasks, 0.0)
+    pending = [_Pending(call, begin=begin, until=until) for call in calls]
+    under_way = {asyncio.create_task(_answer(one, memories, desk)): one for one in pending}
+    tasks = list(under_way)
     waiting, late = set(tasks), set[asyncio.Task[Answer]]()
     try:
         while waiting:
-            left = min(ends[task] for task in waiting) - loop.time()
+            left = min(under_way[task].end for task in waiting) - loop.time()
             await asyncio.wait(waiting, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
             now = loop.time()
             for task in tuple(waiting):
-                took[task] = 1000 * (now - begin)
+                one = under_way[task]
                 if task.done():
+                    one.note_end()
                     waiting.discard(task)
-                elif ends[task] <= now:
+                elif one.end <= now:
+                    one.note_end()
                     task.cancel()
                     waiting.discard(task)
                     late.add(task)
     finally:
         await _ended(tasks, max(LEAST_GRACE, min(GRACE, until - loop.time())))
     return [
-        replace(_outcome(task, call, task in late), took_ms=took[task])
-        for task, call in zip(tasks, calls, strict=True)
+        replace(_outcome(task, one.call, task in late), took_ms=one.took_ms or 0.0)
+        for task, one in under_way.items()
     ]
+
+
+class _Pending:
+    """A call under way."""
+
+    def __init__(self, call: Call, *, begin: float, until: float) -> None:
+        self.call = call
+        self._begin = begin
+        self._until = until
+        #: When it is given up, in the loop's time: at the end of its slice, or of all once its provider answered.
+        self.end = begin + call.slice_ms / 1000
+        #: When reading its answer stops.
+        self.stop = until - GRACE
+        #: Milliseconds until the provider answered, or was given up.
+        self.took_ms: float | None = None
+
+    def note_answer(self) -> None:
+        """Note that the provider answered: reading is not its time."""
+        self.note_end()
+        self.end = max(self.end, self._until)
+
+    def note_end(self) -> None:
+        """Note how long the provider took, once."""
+        if self.took_ms is None:
+            self.took_ms = 1000 * (asyncio.get_running_loop().time() - self._begin)
 
 
 async def _ended(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> None:
@@ -283,7 +311,8 @@ _BY_STATUS: Mapping[object, Code] = {
 }
 
 
-async def _answer(call: Call, memories: Mapping[int, Memory], desk: Desk) -> Answer:
+async def _answer(pending: _Pending, memories: Mapping[int, Memory], desk: Desk) -> Answer:
+    call = pending.call
     if call.provider.own:
         memory = memories[id(call.provider.source)]
         patience.set(
@@ -294,9 +323,10 @@ async def _answer(call: Call, memories: Mapping[int, Memory], desk: Desk) -> Ans
     said = call.provider.source.search(call.request)
     if inspect.isawaitable(said):
         said = await said
+    pending.note_answer()
     held = [said]
     del said  # whoever reads it lets it go, a piece at a time
-    return await _read(held, call, desk)
+    return await _read(held, call, desk, stop=pending.stop)
 
 
 # ── reading an answer ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -342,17 +372,19 @@ def _opened(said: object, request_id: str) -> tuple[ProviderResponse, list[objec
     return frame, list(islice(given, len(given)))
 
 
-async def _read(held: list[Any], call: Call, desk: Desk) -> Answer:
+async def _read(held: list[Any], call: Call, desk: Desk, *, stop: float) -> Answer:
     """Take an answer and read it, a candidate at a time; one that is malformed is passed over.
 
-    Those who read at the same time take turns. `ValidationError` when the answer as a whole is malformed: no
+    Those who read at the same time take turns. What is not read at `stop`, in the loop's time, is left out, and the
+    answer is partial. `ValidationError` when the answer as a whole is malformed: no
     candidates, another request's id, more than is allowed.
     """
     frame, pile = _opened(held.pop(), call.request.request_id)
     found: list[Candidate] = []
     unread: list[str] = []
     dropped = disobeyed = chars = done = 0
-    while done < len(pile):
+    clock = asyncio.get_running_loop().time
+    while done < len(pile) and (done == 0 or clock() < stop):
         async with desk.turn:
             until = perf_counter() + TURN
             while done < len(pile) and perf_counter() < until:
@@ -385,7 +417,7 @@ async def _read(held: list[Any], call: Call, desk: Desk) -> Answer:
         candidates=tuple(found),
         size=chars + OBJECT * len(found),
         warnings=frozenset(one.code for one in frame.warnings),
-        partial=frame.partial,
+        partial=frame.partial or done < len(pile),
         dropped=dropped,
         unread=tuple(unread) if call.request.privacy is Privacy.BLOCK else (),
         disobeyed=disobeyed,

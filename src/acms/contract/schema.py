@@ -227,6 +227,8 @@ class Candidate:
     privacy: Privacy = Privacy.ALLOW
     #: Of a session's: "answer" is never below the cutoff, "fill" only enters what others leave; not on the wire.
     purpose: Purpose | None = None
+    #: Of a session's: it is external text, or was made from some; not on the wire.
+    external: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

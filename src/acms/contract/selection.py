@@ -15,7 +15,7 @@ for that: the newest messages, then the next best answers. Both are deterministi
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -25,7 +25,17 @@ from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
 from acms.contract.benefit import CITATION, DIGITS, JUDGED, OVERLAP, RECENCY, citation, fresh, judged, score
-from acms.contract.decision_record import BUDGET, DUPLICATE, IRRELEVANT, LAYER, LOD, SHOWN, Rejected, Weighed
+from acms.contract.decision_record import (
+    BUDGET,
+    DUPLICATE,
+    EXTERNAL,
+    IRRELEVANT,
+    LAYER,
+    LOD,
+    SHOWN,
+    Rejected,
+    Weighed,
+)
 from acms.contract.renditions import Counts, Item, let_go, normalised
 from acms.contract.schema import Candidate, Fragment, Lod, Purpose, RiskLevel
 
@@ -90,13 +100,15 @@ def select(
     prefer: Lod | None = None,
     order: Literal["selection", "lod"] = "selection",
     lod_mix: Mapping[Lod, float] | None = None,
+    external_share: float = 1.0,
 ) -> Selection:
     """Choose what enters a reply; the tokens of all fragments together never exceed `tokens_max`.
 
     `count` is the engine's tokenizer, `counts` the same for many texts where that is faster: a text costs what is
     claimed or what is counted, whichever is more. `prefer` is the most detail that is wanted; an item that has only
     more is taken as short as it comes. `lod_mix` names the share of the tokens that each level should have, softly;
-    profile `quality` only. The order in which candidates come does not matter. Of two with the same id the fresher
+    profile `quality` only. External text of sessions has at most `external_share` of the tokens while other text that
+    answers is left out. The order in which candidates come does not matter. Of two with the same id the fresher
     counts, then the cheaper.
     """
     asked = frozenset([one.strip().lower() for one in gaze])
@@ -106,10 +118,13 @@ def select(
     _sort(items)
     _read(items, asked, now.timestamp(), risk)
     benefits = array("d", [OVERLAP * item.overlap + item.static for item in items])
-    if profile == "published":
-        run = _published(items, benefits, tokens_max)
-    else:
-        run = _quality(items, len(asked), tokens_max, lod_mix)
+
+    def choose(some: Sequence[Item]) -> _Run:
+        if profile == "published":
+            return _published(some, [benefits[item.rank] for item in some], tokens_max)
+        return _quality(some, len(asked), tokens_max, lod_mix)
+
+    run = _with_external_share(items, choose, tokens_max, external_share)
     taken = run.taken
     if order == "lod":
         taken = sorted(taken, key=lambda pair: pair[0].lods[pair[1]].rank)
@@ -168,6 +183,39 @@ class _Run(NamedTuple):
     taken: list[_Chosen]
     #: Ranks of those below the floor.
     floored: Sequence[int] = ()
+    #: Ranks of external text that would be chosen but for its share.
+    beyond_share: Collection[int] = ()
+
+
+def _with_external_share(
+    items: Sequence[Item], choose: Callable[[Sequence[Item]], _Run], tokens_max: int, share: float
+) -> _Run:
+    """Choose; where external text takes more than its share and other text that answers is left out, choose again."""
+    run = choose(items)
+    external = [(item, number) for item, number in run.taken if item.candidate.external]
+    left = int(share * tokens_max)
+    if sum(item.costs[number] for item, number in external) <= left or not _leaves_answers_out(items, run):
+        return run
+    admitted: set[int] = set()
+    for item, _ in external:
+        if item.costs[-1] <= left:
+            admitted.add(item.rank)
+            left -= item.costs[-1]
+    run = choose([item for item in items if not item.candidate.external or item.rank in admitted])
+    beyond = [item for item, _ in external if item.rank not in admitted]
+    if not _leaves_answers_out(items, run):
+        used = sum(item.costs[number] for item, number in run.taken)
+        more = _filled(beyond, tokens_max - used)
+        run = run._replace(taken=[*run.taken, *more])
+    taken = {item.rank for item, _ in run.taken}
+    return run._replace(beyond_share=[item.rank for item in beyond if item.rank not in taken])
+
+
+def _leaves_answers_out(items: Sequence[Item], run: _Run) -> bool:
+    """Return whether text that answers and is not external is left out."""
+    decided = {item.rank for item, _ in run.taken}.union(run.floored)
+    own = [item for item in items if not item.candidate.external and item.rank not in decided]
+    return any(item.own or item.claimed for item in own)
 
 
 def _fragment(item: Item, number: int) -> Fragment:
@@ -198,6 +246,8 @@ def _weighed(items: Sequence[Item], doubles: Sequence[Item], run: _Run) -> Weigh
     costs = [item.costs[0] for item in rows]
     for rank in run.floored:
         rules[rank] = IRRELEVANT
+    for rank in run.beyond_share:
+        rules[rank] = EXTERNAL
     for item, number in run.taken:
         rules[item.rank] = SHOWN
         lods[item.rank] = LOD[item.lods[number]]

@@ -18,12 +18,13 @@ from acms.contract.admission import excerpt
 from acms.contract.entities import entities, gaze
 from acms.contract.schema import Candidate, Layer, Lod, Purpose, RenderRequest, Variant, size
 from acms.errors import SessionNotFoundError
-from acms.log import validation
+from acms.log import trust, validation
 from acms.log.in_force import preview
 from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE, in_force, valid_times_at
 from acms.log.validity import Labels, label_of, labelled
 from acms.model import Entry, Kind, Privacy, Role, Search, State
+from acms.model import Origin as Trust
 from acms.model import Source as Origin
 from acms.privacy.detect import effective, redact
 from acms.prompt_types import speak
@@ -312,6 +313,7 @@ class Memory:
 
         Of a blocked one only the entities that the caller has named: ours are the words of its text.
         """
+        external = trust.of(row) is Trust.EXTERNAL
         mode = effective(self._mode, self._session.stage.mode or Privacy.ALLOW, row.privacy)
         if mode is Privacy.BLOCK:
             names = tuple(name for name in entities(about + content) if name in self._asked)
@@ -324,6 +326,7 @@ class Memory:
                 relevance=relevance,
                 privacy=mode,
                 purpose=purpose,
+                external=external,
             )
         clean = redact(content, mode).text if content == row.content else excerpt(content, row.content, mode)
         if clean is None:
@@ -341,6 +344,7 @@ class Memory:
             relevance=relevance,
             privacy=row.privacy,
             purpose=purpose,
+            external=external,
         )
 
 

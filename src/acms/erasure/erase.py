@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import EllipsisType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from acms.branches.forks import COLLECT_AFTER
 from acms.erasure import proof
@@ -23,6 +23,7 @@ from acms.log.known import hashed
 from acms.log.policy import CompactionPolicy
 from acms.log.provenance import COPIED, COPIES, Link, Reached, Run, spans
 from acms.log.read import profile
+from acms.log.settings import read_setting
 from acms.model import (
     Append,
     Context,
@@ -41,6 +42,8 @@ from acms.observability.operations import recorded
 from acms.ports import Progress, StorageBackend
 from acms.results import Erasure, Remaining
 from acms.storage.append_rules import segments
+from acms.storage.sessions import count_erased
+from acms.storage.traces import LEAST
 
 T = TypeVar("T")
 
@@ -48,6 +51,8 @@ LOOK_AGAIN = timedelta(days=1)
 """When a job that must wait for people, such as one under legal hold, looks again."""
 BATCH = 500
 """Entries that go in one commit."""
+_CITES_ORIGINAL = {Kind.MESSAGE: "m_", Kind.FACT: "f_"}
+"""How the ids of originals begin among the sources of a copy: facts also cite the messages they were made from."""
 PAGE = 500
 
 
@@ -73,6 +78,9 @@ async def erase(
     as a source, directly or not, also in the profile of the namespace; and the same in copies of these contexts. A
     summary's context is asked to be compacted again where the policy says so (`service` is its outermost level), in the
     privacy mode of whoever asks, else in that of whoever works it off. Repeating completes what was interrupted.
+
+    An entry that a merge, a copy or a fork's adoption of facts brought here is a copy. Its original stays, with
+    everything made from it, and `Erasure.remaining` lists both.
 
     With `verify` what is left is looked for; `Erasure.proof` says how far that goes. With `rewrite` the file, or the
     tables of the server that held it, are written anew, so that no old version of a row lies in them: that takes room
@@ -144,7 +152,7 @@ async def erase_subject(
     """
     if namespace is ... and actor is ...:
         raise ValidationError("give a namespace, an actor or both", field="namespace")
-    within = None if namespace is ... else _one(namespace, "namespace")
+    within = None if namespace is ... else validation.namespace_name(_one(namespace, "namespace"))
     who = None if actor is ... else _one(actor, "actor")
     contexts = await _contexts(storage, ContextQuery(namespace=within, deleted=True, limit=PAGE))
     found = [
@@ -201,9 +209,14 @@ class _Erasing:
         #: Ids of what is blank by now.
         self._gone = {link.id for link in asked if link.state is State.ERASED}
         self._texts: set[bytes] = set()
+        #: What was made from something, in the contexts that are known by now.
+        self._made: list[Link] = []
         #: Facts that were stated by hand and name no source.
         self._stated: list[str] = []
-        self._remaining: tuple[Remaining, ...] = ()
+        #: Facts by hand that repeat an erased message; looked for while its text is there.
+        self._statements: list[Remaining] | None = None
+        #: Messages that were blanked, as they were; only with `verify`.
+        self._blanked: list[Entry] = []
 
     async def run(self, *, verify: bool, rewrite: bool) -> Erasure:
         """Take away what was asked for and what cites it, until nothing new does."""
@@ -214,24 +227,27 @@ class _Erasing:
             if not left:
                 break
             await self._check_holds(left)
-            self._remaining = self._remaining or tuple(await self._left_behind(doomed))
+            if self._statements is None:
+                self._statements = await self._find_statements(doomed)
             if verify:
                 await self._remember(left)
             await self._blank(left)
         await self._compact_again(doomed)
+        await self._count_erased({link.owner for link in doomed if link.kind is Kind.MESSAGE})
         contexts = tuple(dict.fromkeys(link.owner for link in doomed))
         texts = sorted(self._texts)
         anew = None if files is None else await files.rewrite(contexts, texts)
         left = await self._residue(doomed, texts) if verify else []
+        remaining = await self._find_remaining(doomed)
         asked = {link.id for link in self._asked}
         derived = (Kind.FACT, Kind.SUMMARY)
         return Erasure(
             ids=tuple(link.id for link in doomed),
-            remaining=self._remaining,
+            remaining=remaining,
             cascaded=tuple(link.id for link in doomed if link.id not in asked and link.kind in derived),
             contexts=contexts,
             residue=(*left, *(() if anew is None else anew.found)),
-            verified=verify,
+            verified=verify and not remaining,
             proof=proof.proves(self._storage, anew, texts) if verify else None,
             rewritten=() if anew is None else anew.rewritten,
             unreached=proof.unreached(self._storage, anew),
@@ -239,23 +255,31 @@ class _Erasing:
 
     async def _doomed(self) -> list[Link]:
         """Return what must go as the logs are now: what was asked for first."""
-        roots = {(await self._context(link.owner)).root for link in self._asked}
+        await self._read_lineage(self._asked)
+        self._gone.update(link.id for link in self._made if link.state is State.ERASED)
+        return list((await self._close_over(self._asked)).links.values())
+
+    async def _read_lineage(self, links: Iterable[Link]) -> None:
+        """Read what was made from something, in all contexts that may hold what was made from some entries."""
+        roots = {(await self._context(link.owner)).root for link in links}
         self._contexts.update(await _trees(self._storage, roots))
-        made = [link async for link in _made(self._storage, self._contexts.values())]
-        self._gone.update(link.id for link in made if link.state is State.ERASED)
-        self._stated = [link.id for link in made if link.kind is Kind.FACT and not link.sources]
-        reached = Reached(self._asked)
-        copies = [one for one in self._contexts.values() if COPIED in one.settings]
+        self._made = [link async for link in _made(self._storage, self._contexts.values())]
+        self._stated = [link.id for link in self._made if link.kind is Kind.FACT and not link.sources]
+
+    async def _close_over(self, links: Iterable[Link]) -> Reached:
+        """Return some entries with their edits and everything that was made from them."""
+        reached = Reached(links)
+        copies = [one for one in self._contexts.values() if read_setting(one.settings, COPIED)]
         followed: set[str] = set()
         while True:
-            reached.spread(made)
+            reached.spread(self._made)
             new = [link for link in reached.links.values() if link.id not in followed]
             if not new:
-                return list(reached.links.values())
+                return reached
             for link in new:
                 followed.add(link.id)
-                for owner, first, last in link.runs if link.kind is Kind.MESSAGE else ():
-                    await self._reach(reached, owner, first, last, kinds=(Kind.MESSAGE,))
+                for run in link.runs if link.kind is Kind.MESSAGE else ():
+                    await self._reach(reached, link, run, kinds=(Kind.MESSAGE,))
                 for copy in copies:
                     original = self._contexts.get(copy.settings[COPIED]["context"])
                     if (
@@ -263,16 +287,17 @@ class _Erasing:
                         and link.version <= copy.settings[COPIED]["version"]
                         and _owner(original, link.version) == link.owner
                     ):
-                        await self._reach(reached, copy.id, link.version, link.version)
+                        await self._reach(reached, link, (copy.id, link.version, link.version))
 
     async def _reach(
-        self, reached: Reached, owner: str, first: int, last: int, *, kinds: Sequence[Kind] | None = None
+        self, reached: Reached, cause: Link, run: Run, *, kinds: Sequence[Kind] | None = None
     ) -> None:
         """Add some entries of one owner."""
+        owner, first, last = run
         for entry in await self._storage.read(
             owner, after=first - 1, before=last + 1, kinds=kinds, deleted=True
         ):
-            reached.add(_link(await self._context(owner), entry))
+            reached.add(_link(await self._context(owner), entry), cause.id)
             if entry.state is State.ERASED:
                 self._gone.add(entry.id)
 
@@ -304,38 +329,154 @@ class _Erasing:
             for entry in await self._storage.get([link.id for link in some]):
                 if entry is not None:
                     self._texts.update(text.encode() for text in proof.texts(entry))
+                    if entry.kind is Kind.MESSAGE:
+                        self._blanked.append(entry)
 
-    async def _left_behind(self, doomed: Sequence[Link]) -> list[Remaining]:
-        """Return what says the same as what goes and stays: messages that facts were made from, facts by hand."""
+    async def _find_statements(self, doomed: Sequence[Link]) -> list[Remaining]:
+        """Return the facts by hand whose value a message has that goes."""
         gone = {link.id for link in doomed}
-        of = {
-            id: link.id for link in doomed if link.kind is Kind.FACT for id in link.sources if id not in gone
-        }
-        found = [
-            Remaining(id=one.id, kind="source", of=of[one.id])
-            for one in await self._live(list(of))
-            if one.kind is Kind.MESSAGE
-        ]
         facts = await self._live([id for id in self._stated if id not in gone])
-        values = {one.id: fold(str(one.data.get("value", ""))) for one in facts}
+        values = [(one, fold(str(one.data.get("value", "")))) for one in facts]
         messages = [link.id for link in doomed if link.kind is Kind.MESSAGE] if facts else []
+        found: list[Remaining] = []
         for said in await self._live(messages):
             words = fold(said.content)
             found += [
-                Remaining(id=id, kind="statement", of=said.id)
-                for id, value in values.items()
+                _remaining(fact, "statement", said.id)
+                for fact, value in values
                 if value and mentions(words, value)
             ]
         return found
 
-    async def _live(self, ids: Sequence[str]) -> list[Entry]:
-        """Return those of some entries that have their content."""
+    async def _find_remaining(self, doomed: Sequence[Link]) -> tuple[Remaining, ...]:
+        """Return every place that says what is erased and stays."""
+        found = [
+            *await self._find_originals(doomed),
+            *await self._find_sources(doomed),
+            *(self._statements or ()),
+            *await self._find_repeats(),
+        ]
+        gone = {link.id for link in doomed}
+        once = {one.id: one for one in reversed(found) if one.id not in gone}
+        return tuple(reversed(once.values()))
+
+    async def _find_originals(self, doomed: Sequence[Link]) -> list[Remaining]:
+        """Return what erased entries are copies of, and everything that was made from that."""
+        erased_of = {link.id: link.id for link in doomed}
+        found: list[Remaining] = []
+        waiting = list(doomed)
+        while waiting:
+            originals = [one async for one in self._originals(waiting) if one[0].id not in erased_of]
+            if not originals:
+                break
+            for original, copy in originals:
+                erased_of[original.id] = erased_of[copy]
+            await self._read_lineage([original for original, _ in originals])
+            reached = await self._close_over([original for original, _ in originals])
+            waiting = []
+            for link in reached.links.values():
+                start = reached.start[link.id]
+                if link.id in erased_of and link.id != start:
+                    continue
+                erased_of[link.id] = erased_of[start]
+                waiting.append(link)
+                if link.state is State.LIVE:
+                    found.append(_remaining(link, "copy", erased_of[link.id]))
+        return found
+
+    async def _originals(self, links: Sequence[Link]) -> AsyncIterator[tuple[Link, str]]:
+        """Yield what some entries are direct copies of, each with the id of its copy.
+
+        A message or a fact that a merge or an adoption brought names its original as a source. An entry of a copied
+        session has its original at the same version.
+        """
+        cited = {
+            source: link.id
+            for link in links
+            if link.kind in _CITES_ORIGINAL
+            for source in link.sources
+            if source.startswith(_CITES_ORIGINAL[link.kind])
+        }
+        for entry in await self._get(list(cited)):
+            yield _link(await self._context(entry.context), entry), cited[entry.id]
+        by_owner: dict[str, dict[int, str]] = {}
+        for link in links:
+            by_owner.setdefault(link.owner, {})[link.version] = link.id
+        for owner, versions in by_owner.items():
+            said = (await self._context(owner)).settings.get(COPIED)
+            if said is None:
+                continue
+            try:
+                original = await self._storage.context(said["context"])
+            except SessionNotFoundError:  # the copy was brought from another store, without its original
+                continue
+            last = min(max(versions), said["version"])
+            async for entry in self._entries(original, after=min(versions) - 1, last=last):
+                if entry.version in versions:
+                    yield _link(await self._context(entry.context), entry), versions[entry.version]
+
+    async def _find_sources(self, doomed: Sequence[Link]) -> list[Remaining]:
+        """Return the messages that erased facts were made from, with the edits and copies of these."""
+        gone = {link.id for link in doomed}
+        fact_of = {
+            id: link.id for link in doomed if link.kind is Kind.FACT for id in link.sources if id not in gone
+        }
+        messages = [
+            _link(await self._context(one.context), one)
+            for one in await self._live(list(fact_of))
+            if one.kind is Kind.MESSAGE
+        ]
+        if not messages:
+            return []
+        await self._read_lineage(messages)
+        reached = await self._close_over(messages)
+        return [
+            _remaining(link, "source", fact_of[reached.start[link.id]])
+            for link in reached.links.values()
+            if link.kind is Kind.MESSAGE and link.state is State.LIVE
+        ]
+
+    async def _find_repeats(self) -> list[Remaining]:
+        """Return the messages of the tenant that say the same at the same time or under the same key.
+
+        Those were brought twice, by an import for example, and name no original. Only what was blanked by a call with
+        `verify` can be looked for.
+        """
+        known: dict[tuple[str, object], Entry] = {}
+        for entry in self._blanked:
+            if len(entry.content.encode()) >= LEAST:
+                known[entry.content, entry.created_at] = entry
+                if entry.key is not None:
+                    known[entry.content, entry.key] = entry
+        found: list[Remaining] = []
+        for one in await self._live(await proof.find_repeats(self._storage, known.values())):
+            erased = known.get((one.content, one.created_at)) or known.get((one.content, one.key))
+            if erased is not None and erased.role is one.role:
+                found.append(_remaining(one, "copy", erased.id))
+        return found
+
+    async def _entries(self, context: Context, *, after: int, last: int) -> AsyncIterator[Entry]:
+        """Yield what a context reads behind a version, up to another one."""
+        while after < last:
+            page = await self._storage.read(
+                context.id, after=after, before=last + 1, limit=PAGE, deleted=True
+            )
+            if not page:
+                return
+            for entry in page:
+                yield entry
+            after = page[-1].version
+
+    async def _get(self, ids: Sequence[str]) -> list[Entry]:
+        """Return those of some entries that exist."""
         found: list[Entry] = []
         for some in _batches(ids):
-            found += [
-                one for one in await self._storage.get(some) if one is not None and one.state is State.LIVE
-            ]
+            found += [one for one in await self._storage.get(some) if one is not None]
         return found
+
+    async def _live(self, ids: Sequence[str]) -> list[Entry]:
+        """Return those of some entries that have their content."""
+        return [one for one in await self._get(ids) if one.state is State.LIVE]
 
     async def _blank(self, links: Sequence[Link]) -> None:
         """Blank entries, those that cite others before these or in the same commit: newest first."""
@@ -376,6 +517,12 @@ class _Erasing:
             if isinstance(result, ACMSError) and not isinstance(result, SessionNotFoundError):
                 raise result
 
+    async def _count_erased(self, owners: set[str]) -> None:
+        """Note how much was erased in every context that reads entries of these."""
+        for context in self._contexts.values():
+            if context.id in owners or any(owner in owners for owner, _ in context.lineage):
+                await count_erased(self._storage, context.id)
+
     async def _residue(self, doomed: Sequence[Link], texts: Sequence[bytes]) -> list[str]:
         citing = [link for link in await self._doomed() if link.id not in self._gone]
         found = await proof.residue(self._storage, doomed, self._contexts, texts)
@@ -407,7 +554,7 @@ async def _trees(storage: StorageBackend, roots: Iterable[str]) -> dict[str, Con
         query = ContextQuery(root=waiting.pop(), deleted=True, limit=PAGE)
         for context in await _contexts(storage, query):
             found[context.id] = context
-            for copy in context.settings.get(COPIES, ()):
+            for copy in read_setting(context.settings, COPIES, ()):
                 if copy not in found:
                     try:
                         waiting.add((await storage.context(copy)).root)
@@ -470,6 +617,11 @@ def _link(context: Context, entry: Entry) -> Link:
     for first, last in spans(entry.kind, entry.replaces, entry.covers):
         runs += segments(context.id, context.lineage, first, last)
     return Link(entry.id, entry.context, entry.version, entry.kind, entry.state, tuple(runs), entry.sources)
+
+
+def _remaining(one: Link | Entry, kind: Literal["source", "statement", "copy"], of: str) -> Remaining:
+    owner = one.owner if isinstance(one, Link) else one.context
+    return Remaining(id=one.id, kind=kind, of=of, context=owner, version=one.version)
 
 
 def _owner(context: Context, version: int) -> str:

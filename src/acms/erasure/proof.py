@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
 
 from acms.branches import export
@@ -11,20 +12,11 @@ from acms.errors import ConfigurationError
 from acms.log import encoding
 from acms.log.provenance import Link
 from acms.model import Context, Entry, JobQuery, Json, Media, Raw, Reasoning, State, Text, ToolCall
-from acms.ports import StorageBackend
+from acms.ports import Searchable, StorageBackend
 from acms.results import UNREACHED, Rewriting
 from acms.storage.wrapper import WrapperStorage
 
 PAGE = 500
-
-
-@runtime_checkable
-class Searchable(Protocol):
-    """A store that can say what it still holds of erased entries."""
-
-    async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
-        """Return what is left of entries and of their texts, in words without their content."""
-        ...
 
 
 @runtime_checkable
@@ -37,6 +29,26 @@ class Rewritable(Protocol):
     async def rewrite(self, contexts: Sequence[str], texts: Sequence[bytes]) -> Rewriting:
         """Write anew what held the content of some contexts, and look for texts in it where that is possible."""
         ...
+
+
+@runtime_checkable
+class FindsRepeats(Protocol):
+    """A store that finds messages by their time and by the caller's key, in all logs of its tenant."""
+
+    async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
+        """Return the ids of the messages with content that have one of these times or keys."""
+        ...
+
+
+async def find_repeats(storage: StorageBackend, entries: Iterable[Entry]) -> list[str]:
+    """Return the ids of messages of the tenant that have the time or the key of one of these; none if it cannot say."""
+    found = _innermost(storage)
+    asked = list(entries)
+    if not asked or not isinstance(found, FindsRepeats):
+        return []
+    times = {entry.created_at for entry in asked}
+    keys = {entry.key for entry in asked if entry.key is not None}
+    return await found.find_messages(sorted(times), sorted(keys))
 
 
 def rewritable(storage: StorageBackend) -> Rewritable:

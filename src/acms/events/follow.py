@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from functools import partial
-from time import monotonic
 
 from acms.errors import ValidationError
 from acms.events.cursor import Cursor
+from acms.events.pages import PAGE_ENTRIES, Page, Span, page_reader
 from acms.log.validation import PAGE
-from acms.model import UNFINISHED, WEBHOOK, Job, JobQuery
+from acms.model import UNFINISHED, WEBHOOK, Head, Job, JobQuery
 from acms.ports import StorageBackend
 from acms.privacy.stage import Stage
 from acms.results import LogEvent
-from acms.runtime.threads import off_loop
 from acms.session_state import SharedSession
 from acms.storage import handles
 
 __all__ = ["Followed", "changed_jobs", "session_events", "start", "unfinished"]
 
-ENTRIES = 16
-"""Entries that are read at a time: what a reader that is slow keeps in memory."""
-FRESH = 0.1
-"""Seconds for which what was read may be told without a look whether it is still there."""
 LOOKS = (0.1, 1.0)
 """Seconds between two looks at a log in which nothing happens, at first and at most."""
 HEARTBEAT = 15.0
@@ -101,6 +95,10 @@ class Followed:
         #: Where appends of this process are heard of.
         self._handle = handle or storage
         self._ended = ended
+        #: The page that the last entry stands in; None before the first.
+        self.page: Page | None = None
+        #: Entries of the next page at most: the first ones are short, as a client may take no more of them.
+        self._limit = 1
 
     async def events(self, *, follow: bool = True) -> AsyncGenerator[LogEvent | None]:
         """Yield what happened since the cursor, and what happens.
@@ -137,22 +135,32 @@ class Followed:
         jobs, highest = await changed_jobs(self._storage, self._context, self.cursor)
         head = await self._storage.head(self._context)
         while self.cursor.version < head.version and not self._ended():
-            found = await self._storage.read(
-                self._context, after=self.cursor.version, at=head.version, limit=ENTRIES
-            )
-            if not found:
+            self.page = page = await self._read_page(head)
+            if not page.entries:
                 break
-            shown = await off_loop(partial(self._stage.entries, found), self._stage.unread(found))
-            read = monotonic()
-            for entry in shown:
+            for entry in page.entries:
                 self.cursor = self.cursor.at(entry.version)
                 yield LogEvent(cursor=str(self.cursor), entry=entry)
-                if monotonic() - read > FRESH:  # the reader is slow: what follows may have been erased since
+                if page.outdated:  # the client is slow: what follows may have been erased since
                     break
         for job in jobs:  # by their numbers: a reader that is cut off is told of the rest when it comes again
             self.cursor = self.cursor.behind(job)
             yield LogEvent(cursor=str(self.cursor), job=job)
         self.cursor = self.cursor.upto(highest)
+
+    async def _read_page(self, head: Head) -> Page:
+        """Read the entries behind the cursor; the next page may be twice as long if these were short."""
+        after = self.cursor.version
+        span = Span(
+            context=self._context,
+            after=after,
+            version=head.version,
+            epoch=head.epoch,
+            limit=min(self._limit, head.version - after),
+        )
+        page = await page_reader(self._handle).read(span, self._stage)
+        self._limit = min(PAGE_ENTRIES, 2 * max(1, len(page.entries)))
+        return page
 
 
 async def session_events(

@@ -6,6 +6,7 @@ that is delivered to one.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,11 +21,13 @@ from acms.log import validation
 from acms.log.encoding import Entropy, token
 from acms.model import WEBHOOK, Job, JobQuery, JobState, Json, KVEntry
 from acms.nouns import read, write
-from acms.ports import HasOwnValues, ListingKV, StorageBackend
+from acms.observability.logging import log
+from acms.ports import HasOwnValues, ListingKV, Searchable, StorageBackend
 from acms.providers.http import Endpoint
 from acms.results import Webhook
 from acms.storage.kv import update_entry
 from acms.storage.outbox import JOB, WEBHOOKS
+from acms.storage.wrapper import WrapperStorage
 
 __all__ = ["KINDS", "Progress", "Told", "Webhooks", "follows", "place_of"]
 
@@ -112,8 +115,14 @@ class Webhooks:
         return None if row is None else (_webhook(id, row), row["secret"])
 
     async def remove(self, id: str) -> None:
-        """Remove a webhook; what was not delivered to it by now is not. `NotFoundError` when there is none."""
-        await self._known(id)
+        """Remove a webhook and its secret; what was not delivered to it by now is not.
+
+        On SQLite the secret is gone from the file and its write-ahead log when this returns, unless the log says
+        otherwise, as a reader keeps them. `NotFoundError` when there is no such webhook.
+        """
+        found = await self.find(id)
+        if found is None:
+            raise _unknown(id)
 
         def change(entry: KVEntry | None) -> Json:
             return {other: row for other, row in _rows(entry).items() if other != id}
@@ -122,6 +131,15 @@ class Webhooks:
         while page := (await self._kv.list(_place(id, ""), limit=validation.PAGE)).entries:
             for entry in page:
                 await self._kv.delete(entry.key)
+        await self._wipe(found[1])
+
+    async def _wipe(self, secret: str) -> None:
+        """Take the bytes of a removed secret out of the store's files, as an erasure does with texts."""
+        storage = self._storage
+        while isinstance(storage, WrapperStorage):
+            storage = storage.inner
+        if isinstance(storage, Searchable) and (left := await storage.residue((), (secret.encode(),))):
+            log(logging.WARNING, "webhook_secret_left", places=left)
 
     async def replay(self, id: str) -> list[Job]:
         """Try again what was given up, with as many attempts as at first; return the jobs.
@@ -166,7 +184,11 @@ class Webhooks:
 
     async def _known(self, id: str) -> None:
         if id not in _rows(await self._kv.get(WEBHOOKS)):
-            raise NotFoundError(f"no webhook has the id {id!r}", options=("list the webhooks",))
+            raise _unknown(id)
+
+
+def _unknown(id: str) -> NotFoundError:
+    return NotFoundError(f"no webhook has the id {id!r}", options=("list the webhooks",))
 
 
 def follows(job: Job) -> bool:

@@ -15,7 +15,8 @@ from typing import Any, get_args
 from acms.knowledge import Action, Cardinality, Decision, Fact, Proposal, Reflection, Scope
 from acms.log import trust
 from acms.log.in_force import Cover, anchor, effective
-from acms.model import Draft, Entry, Kind, Origin, Privacy, Role, State
+from acms.model import EMPTY, Context, Draft, Entry, EpisodeStatus, Json, Kind, Origin, Privacy, Role, State
+from acms.nouns import episode_id
 from acms.ports import Turn
 from acms.privacy.modes import strictest
 from acms.results import Episode, named
@@ -28,7 +29,7 @@ SHOWN_FACTS = 40
 
 
 def seed_shaped(reflector: Any) -> bool:
-    """Return whether a reflector is shaped like that of seed 004: `reflect(episode, turns)`."""
+    """Return whether a reflector has the shape `reflect(episode, turns)`."""
     try:
         found = inspect.signature(reflector.reflect).parameters.values()
     except (TypeError, ValueError):
@@ -130,7 +131,7 @@ def stretch(
     With `force` nothing is too short, and edits alone are enough.
     """
     found = [one for one in episodes(context, entries) if one.ordinal > before.episode]
-    closed = [one for one in found if one.status == "closed"]
+    closed = [one for one in found if one.status is EpisodeStatus.CLOSED]
     least = 1 if force else limits.least
     groups: list[list[Episode]] = []
     waiting: list[Episode] = []
@@ -205,10 +206,14 @@ def turn(entry: Entry, text: str) -> Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedTurn(Turn):
-    """A turn with the names of seed 004 beside ours."""
+    """A turn as `reflect(episode, turns)` reads it: with the names of the implementation plan beside ours."""
 
     id: str
+    session_id: str
+    episode_id: str
     role: str
+    actor_id: str | None
+    metadata: Mapping[str, Json]
 
     @property
     def content(self) -> str:
@@ -216,11 +221,32 @@ class SeedTurn(Turn):
         return self.text
 
 
-def seed_turn(entry: Entry, text: str) -> SeedTurn:
-    """Return a message as a reflector of the seed's shape reads it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedEpisode(Episode):
+    """An episode as `reflect(episode, turns)` reads it: with the names of the implementation plan beside ours."""
+
+    session_id: str
+    metadata: Mapping[str, Json]
+
+    @property
+    def turn_count(self) -> int:
+        """The number of messages."""
+        return self.messages
+
+
+def seed_turn(entry: Entry, text: str, context: Context) -> SeedTurn:
+    """Return a message for `reflect(episode, turns)`."""
     plain = turn(entry, text)
     values: dict[str, Any] = {field.name: getattr(plain, field.name) for field in fields(Turn)}
-    return SeedTurn(**values, id=entry.id, role=(entry.role or Role.USER).value)
+    return SeedTurn(
+        **values,
+        id=entry.id,
+        session_id=context.key or context.id,
+        episode_id=episode_id(context.id, entry.episode),
+        role=(entry.role or Role.USER).value,
+        actor_id=entry.actor,
+        metadata=entry.metadata,
+    )
 
 
 def shown(facts: Sequence[Fact], turns: Sequence[Turn], most: int = SHOWN_FACTS) -> tuple[Fact, ...]:
@@ -236,16 +262,18 @@ def shown(facts: Sequence[Fact], turns: Sequence[Turn], most: int = SHOWN_FACTS)
     return tuple(sorted(facts, key=shared, reverse=True)[:most])
 
 
-def widened(parts: Sequence[Part]) -> Episode:
-    """Return the last of some episodes with everything that is read with it, for a reflector that reads one."""
+def seed_episode(parts: Sequence[Part], context: Context) -> SeedEpisode:
+    """Return the last of some episodes with everything that is read with it, for `reflect(episode, turns)`."""
     last, first = parts[-1].episode, parts[0].episode
-    return replace(
+    whole = replace(
         last,
         first=first.first,
         messages=sum(part.episode.messages for part in parts),
         tokens=sum(part.episode.tokens for part in parts),
         started_at=first.started_at,
     )
+    values: dict[str, Any] = {field.name: getattr(whole, field.name) for field in fields(Episode)}
+    return SeedEpisode(**values, session_id=context.key or context.id, metadata=EMPTY)
 
 
 # ── what is kept of it ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -336,8 +336,8 @@ async def _asked(
     reflector: Any = work.reflector
     if work.seeded:
         parts = found.parts
-        episode = backlog.widened(parts) if parts else None
-        said = [backlog.seed_turn(entry, text) for entry, text in pairs]
+        episode = backlog.seed_episode(parts, work.context) if parts else None
+        said = [backlog.seed_turn(entry, text, work.context) for entry, text in pairs]
         call: Awaitable[object] = reflector.reflect(episode, said)
     else:
         limit = backlog.summary_tokens(sum(entry.tokens for entry, _ in pairs))

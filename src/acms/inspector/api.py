@@ -38,7 +38,7 @@ class API:
 
     def __init__(self, app: ASGIApp, scope: Scope, key: str | None) -> None:
         self._app = app
-        names = {b"host"}  # by which name it was called is checked again
+        names = {b"host", b"cookie"}  # the name of the service and its token are checked again
         self._headers = [one for one in scope["headers"] if one[0] in names]
         if key is not None:
             self._headers.append((b"authorization", f"Bearer {key}".encode("latin-1", "replace")))

@@ -47,9 +47,9 @@ HEADERS = {
 TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
-def mounted(app: App, *, writes: bool = True) -> App:
-    """Serve the pages below `/` of a service and return it; without `writes` they show nothing that changes a log."""
-    app.mount("/", Inspector(app, writes=writes).router)
+def mounted(app: App) -> App:
+    """Serve the pages below `/` of a service and return it; a read-only service has none of the buttons that write."""
+    app.mount("/", Inspector(app).router)
     return app
 
 
@@ -106,10 +106,10 @@ class Visit:
 class Inspector:
     """The pages of one service."""
 
-    def __init__(self, app: App, *, writes: bool) -> None:
+    def __init__(self, app: App) -> None:
         self.app: ASGIApp = app
         self.visitors = Visitors()
-        self._writes = writes
+        self._writes = app.config.writes
         self._keys = app.config.auth == "required"
         self._files = {
             one.name: one.read_bytes() for one in files("acms.inspector").joinpath("static").iterdir()
@@ -142,7 +142,7 @@ class Inspector:
             (f"{session}/forks", forks, "GET"),
             ("/docs", docs, "GET"),
         ]
-        if writes:
+        if self._writes:
             pages.append((f"{session}/do/{{what}}", act, "POST"))
         paths: dict[str, dict[str, Handler]] = {}
         for at, handler, method in pages:

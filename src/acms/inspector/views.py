@@ -35,6 +35,7 @@ _ADVICE = {
     "irrelevant": "a query that is closer to its words, or a lower minRelevance",
     "min_relevance": "a lower minRelevance",
     "limit": "a higher limit",
+    "external": "a larger budget: external text waits until all other text that answers fits",
     "query": "nothing: it is the question itself",
     "excluded": "leaving it out of exclude",
     "filter": "a filter that lets it through",

@@ -10,6 +10,8 @@ versions, undo, erasure and recall work on files too. Answers are worded as the 
 from __future__ import annotations
 
 import hashlib
+import re
+import unicodedata
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import PurePosixPath
@@ -28,20 +30,31 @@ PATH = "memory_path"
 """Name of the path in the metadata of a file: `recall(…, where={"metadata": {PATH: "/memories/a.md"}})`."""
 DEEP = 2
 """Levels of a directory that are listed, and lines that are shown around an edit."""
+# What Unicode lets a program ignore when it shows a text, besides what `str.isprintable` refuses.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 _FILE = Raw("acms-memory", "{}")
 """Beside the text of a file, so that an empty one can be stored."""
 
 
 def _checked(path: object) -> str:
-    """Return a path of the tool in its one form; `ToolError` for one that is none, or leads out of the directory."""
-    plain = path.rstrip("/") if isinstance(path, str) else ""
+    """Return a path of the tool in its one form; `ToolError` for one that is none, or leads out of the directory.
+
+    Two spellings of a path that look the same are one path (NFC), or one of them is refused.
+    """
+    plain = unicodedata.normalize("NFC", path.rstrip("/")) if isinstance(path, str) else ""
     if plain != ROOT and not plain.startswith(f"{ROOT}/"):
         raise ToolError(f"Path must start with {ROOT}, got: {path}")
     steps = plain.split("/")[1:]
     if ".." in steps or "\\" in plain or unquote(plain) != plain:
         raise ToolError(f"Path {path} would escape {ROOT} directory")
-    if any(step in ("", ".") or not step.isprintable() for step in steps):
-        raise ToolError(f"Path {path} must be written without //, . and control characters")
+    if any(step in ("", ".") for step in steps):
+        raise ToolError(f"Path {path} must be written without // and .")
+    if any(step != step.strip() or not step.isprintable() or _INVISIBLE.search(step) for step in steps):
+        raise ToolError(
+            f"Path {path!a} must not hold control characters, invisible characters or spaces around a name"
+        )
     return plain
 
 
@@ -126,7 +139,7 @@ class _Directory:
         """Return the file of a path, or those in that directory, by path; of two created at once the first."""
         found: dict[str, Entry] = {}
         for entry in await self._memory.entries():
-            path = str(entry.metadata.get(PATH, ""))
+            path = unicodedata.normalize("NFC", str(entry.metadata.get(PATH, "")))
             if path == under or path.startswith(f"{under}/"):
                 found.setdefault(path, entry)
         return found

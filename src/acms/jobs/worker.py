@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from acms.config import RetryConfig, WorkerConfig
@@ -48,8 +49,26 @@ PATIENT = frozenset({WEBHOOK})
 """Kinds that are put off so often by what is not theirs that many attempts say nothing of what they do to a worker."""
 
 
+class _Lane:
+    """Kinds of jobs that share places in a worker, and what runs there."""
+
+    def __init__(self, kinds: Collection[str]) -> None:
+        self.kinds = list(kinds)
+        self.running: set[asyncio.Task[None]] = set()
+        #: The handlers' own tasks: only they are cancelled, never the settling of what came of them.
+        self.handling: set[asyncio.Task[Outcome]] = set()
+        #: The attempt after one that fell silent. It runs alone: if it kills its worker, then nobody else's with it.
+        self.suspect: asyncio.Task[None] | None = None
+
+    def is_full(self, concurrency: int) -> bool:
+        """Return whether no more job may begin."""
+        return self.suspect is not None or len(self.running) == concurrency
+
+
 class Worker:
     """Runs the jobs of some kinds on one store, `concurrency` at a time.
+
+    As many deliveries to webhooks run beside them: no job waits for a receiver that does not answer.
 
     A handler that raises is tried again after `retry.delay`, until `config.max_attempts`; then the job has failed and
     stays in the store with its error (a dead letter). An error that trying again cannot help ends it at once, and a
@@ -77,12 +96,9 @@ class Worker:
         self._clock = clock
         self._fraction = fraction
         self._lease = timedelta(seconds=self._config.lease_seconds)
-        self._running: set[asyncio.Task[None]] = set()
-        #: The handlers' own tasks: only they are cancelled, never the settling of what came of them.
-        self._handling: set[asyncio.Task[Outcome]] = set()
+        #: Made when work begins, as kinds may be served until then.
+        self._lanes: list[_Lane] = []
         self._wake = asyncio.Event()
-        #: The attempt after one that fell silent. It runs alone: if it kills its worker, then nobody else's with it.
-        self._suspect: asyncio.Task[None] | None = None
         #: Seconds of grace, once it was told to stop.
         self._grace: float | None = None
         #: When what was put off here is due again.
@@ -128,13 +144,16 @@ class Worker:
 
     async def _work(self, *, forever: bool = False, retries: bool = False) -> None:
         failures = 0
+        others = [kind for kind in self._handlers if kind not in PATIENT]
+        deliveries = [kind for kind in self._handlers if kind in PATIENT]
+        self._lanes = [_Lane(kinds) for kinds in (others, deliveries) if kinds]
         try:
             while not self.stopping:
                 self._wake.clear()
                 pause: float | None = self._config.poll_seconds
                 try:
                     await self._begin()
-                    if retries and not self._running:
+                    if retries and not self._running():
                         self.again = await self._due_next()
                     failures = 0
                 except ACMSError as error:
@@ -146,7 +165,7 @@ class Worker:
                 else:
                     if self._full():
                         pause = None
-                    elif not self._running and not forever:
+                    elif not self._running() and not forever:
                         pause = self._put_off() if retries else None
                         if pause is None and not self._wake.is_set():
                             return
@@ -158,26 +177,30 @@ class Worker:
             await self._give_up()
 
     def _full(self) -> bool:
-        return self._suspect is not None or len(self._running) == self._concurrency
+        return all(lane.is_full(self._concurrency) for lane in self._lanes)
+
+    def _running(self) -> list[asyncio.Task[None]]:
+        return [task for lane in self._lanes for task in lane.running]
 
     async def _begin(self) -> None:
         """Begin as many due jobs as there is room for."""
         now = self._clock()
         self._later = [when for when in self._later if when > now]
-        while not self._full() and not self.stopping:
-            found = await self._storage.claim(list(self._handlers), lease=self._lease)
-            if not found:
-                return
-            task = asyncio.create_task(self._attempt(found[0]))
-            if found[0].silent:
-                self._suspect = task
-            self._running.add(task)
-            task.add_done_callback(self._ended)
+        for lane in self._lanes:
+            while not lane.is_full(self._concurrency) and not self.stopping:
+                found = await self._storage.claim(lane.kinds, lease=self._lease)
+                if not found:
+                    break
+                task = asyncio.create_task(self._attempt(lane, found[0]))
+                if found[0].silent:
+                    lane.suspect = task
+                lane.running.add(task)
+                task.add_done_callback(partial(self._ended, lane))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        if self._suspect is task:
-            self._suspect = None
+    def _ended(self, lane: _Lane, task: asyncio.Task[None]) -> None:
+        lane.running.discard(task)
+        if lane.suspect is task:
+            lane.suspect = None
         self._wake.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             log(logging.ERROR, "settle_failed", error=safe_error(error))
@@ -216,30 +239,31 @@ class Worker:
         """Let what runs finish within the grace period."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while self._running and (left := began + (self._grace or 0) - loop.time()) > 0:
+        while self._running() and (left := began + (self._grace or 0) - loop.time()) > 0:
             self._wake.clear()
             await self._pause(left)
 
     async def _give_up(self) -> None:
         """Cancel what still runs, and wait until it was handed back."""
-        if self._running:
+        if running := self._running():
             self.stop(grace=0)
-            for work in self._handling:
-                work.cancel()
-            await asyncio.wait(self._running)
+            for lane in self._lanes:
+                for work in lane.handling:
+                    work.cancel()
+            await asyncio.wait(running)
 
     # ── one attempt ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _attempt(self, lease: Lease) -> None:
+    async def _attempt(self, lane: _Lane, lease: Lease) -> None:
         """Run the handler of a job under its lease, and settle what came of it."""
         many = lease.attempt > self._config.max_attempts and lease.job.kind not in PATIENT
         if lease.silent and many:
             silent = f"attempt {lease.attempt - 1} ended without an answer: its worker died or was too slow"
             await self._settle(lease, Failed(error=silent))
             return
-        work = asyncio.create_task(self._call(lease))
-        self._handling.add(work)
-        work.add_done_callback(self._handling.discard)
+        work = asyncio.create_task(self._call(lane, lease))
+        lane.handling.add(work)
+        work.add_done_callback(lane.handling.discard)
         if self._grace == 0:  # told to stop since it was claimed
             work.cancel()
         lost = False
@@ -257,10 +281,10 @@ class Worker:
         elif not lost:  # the handler cancelled itself
             await self._settle(lease, self._again(lease, "CancelledError"))
 
-    async def _call(self, lease: Lease) -> Outcome:
+    async def _call(self, lane: _Lane, lease: Lease) -> Outcome:
         """Run the handler; return its outcome, or what its error means for the job."""
         try:
-            others = self._handling - {asyncio.current_task()}
+            others = lane.handling - {asyncio.current_task()}
             if lease.silent and others:
                 await asyncio.wait(others)
             return await self._handled(lease)

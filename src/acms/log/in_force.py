@@ -396,6 +396,8 @@ class Doc(NamedTuple):
     episode: int
     group: str | None
     parts: tuple[Part, ...] = ()
+    #: Whether it is external text, or was made from some.
+    external: bool = False
 
 
 E = TypeVar("E", Entry, Doc)

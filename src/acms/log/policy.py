@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from acms.errors import ConflictError, SessionNotFoundError, ValidationError
 from acms.log import validation
@@ -87,10 +87,22 @@ def resolved(service: CompactionPolicy, *stored: Mapping[str, Json]) -> Resolved
     levels = dict.fromkeys(FIELDS, LEVELS[0])
     policy = service
     for level, one in zip(LEVELS[1:], stored, strict=True):
-        known = {name: value for name, value in one.items() if name in levels}
+        known = _readable(one)
         policy = replace(policy, **known)
         levels.update(dict.fromkeys(known, level))
     return ResolvedPolicy(policy=policy, levels=levels)
+
+
+def _readable(stored: object) -> dict[str, Any]:
+    """Return the fields of a stored policy; none of a damaged one, which `verify` reports."""
+    if not isinstance(stored, Mapping):
+        return {}
+    known = {name: value for name, value in cast("Mapping[str, Any]", stored).items() if name in FIELDS}
+    try:
+        CompactionPolicy(**known)
+    except ValidationError:
+        return {}
+    return known
 
 
 def due(policy: CompactionPolicy, active: int, grown: int) -> bool:
@@ -167,13 +179,14 @@ async def namespace_settings(storage: StorageBackend, namespace: str) -> Mapping
 
 
 async def _namespace(storage: StorageBackend, namespace: str) -> Context:
+    validation.namespace_name(namespace)
     draft = ContextDraft(key=NAMESPACE, namespace=namespace, counter="none", created_at=datetime.now(UTC))
     return await storage.create(draft)
 
 
 def _policy(changes: Mapping[str, Any]) -> Decide:
     def decide(old: Mapping[str, Json]) -> Mapping[str, Json]:
-        return {POLICY: changed(old.get(POLICY, {}), changes) or None}
+        return {POLICY: changed(_readable(old.get(POLICY)), changes) or None}
 
     return decide
 

@@ -55,27 +55,38 @@ class Reached:
 
     def __init__(self, links: Iterable[Link]) -> None:
         self.links: dict[str, Link] = {}
+        #: By id: the entry that was given at the start, from which this one was reached.
+        self.start: dict[str, str] = {}
+        self._ids: dict[tuple[str, int], str] = {}
         self._all: dict[str, list[int]] = {}
         self._messages: dict[str, list[int]] = {}
         for link in links:
-            self.add(link)
+            self.add(link, link.id)
 
-    def add(self, link: Link) -> bool:
-        """Add an entry; return False when it was there."""
+    def add(self, link: Link, cause: str) -> bool:
+        """Add an entry that was reached from another one; return False when it was there."""
         if link.id in self.links:
             return False
         self.links[link.id] = link
+        self.start[link.id] = self.start.get(cause, link.id)
+        self._ids[link.owner, link.version] = link.id
         places = (self._all, self._messages) if link.kind is Kind.MESSAGE else (self._all,)
         for versions in places:
             insort(versions.setdefault(link.owner, []), link.version)
         return True
 
-    def cited_by(self, link: Link) -> bool:
-        """Return whether an entry was made from one of these; an edit only from messages."""
-        if any(source in self.links for source in link.sources):
-            return True
+    def find_cause(self, link: Link) -> str | None:
+        """Return the id of one of these that an entry was made from, if any; an edit only from messages."""
+        for source in link.sources:
+            if source in self.links:
+                return source
         where = self._messages if link.kind is Kind.MESSAGE else self._all
-        return any(_holds(where.get(owner, ()), first, last) for owner, first, last in link.runs)
+        for owner, first, last in link.runs:
+            versions = where.get(owner, ())
+            index = bisect_left(versions, first)
+            if index < len(versions) and versions[index] <= last:
+                return self._ids[owner, versions[index]]
+        return None
 
     def spread(self, links: Sequence[Link]) -> None:
         """Add everything among `links` that was made from one of these, directly or not."""
@@ -85,18 +96,14 @@ class Reached:
         while True:
             left: list[Link] = []
             for link in waiting:
-                if self.cited_by(link):
-                    self.add(link)
-                else:
+                cause = self.find_cause(link)
+                if cause is None:
                     left.append(link)
+                else:
+                    self.add(link, cause)
             if len(left) == len(waiting):
                 return
             waiting = left
-
-
-def _holds(versions: Sequence[int], first: int, last: int) -> bool:
-    index = bisect_left(versions, first)
-    return index < len(versions) and versions[index] <= last
 
 
 COPIED = "copied"

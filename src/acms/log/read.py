@@ -190,6 +190,17 @@ async def active(
     return messages, tokens + sum(entry.tokens for entry in cover.shown if entry.kind is Kind.SUMMARY)
 
 
+async def count_messages(storage: StorageBackend, context: str, head: Head, version: int) -> tuple[int, int]:
+    """Count the messages up to a version, and their tokens, without what was erased."""
+    messages, tokens = await _message_counts(storage, context, version)
+    if head.epoch:
+        for entry in await storage.read(context, at=version, kinds=(Kind.MESSAGE,)):
+            if entry.state is State.ERASED:
+                messages -= 1
+                tokens -= entry.tokens
+    return messages, tokens
+
+
 def _blocks(spans: Iterable[Span]) -> list[Span]:
     """Return ascending spans, those that lie close together as one: it costs less to read what is between them."""
     found: list[Span] = []

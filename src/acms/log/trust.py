@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from acms.model import Entry, Kind, Origin, Role
+from acms.model import Draft, Entry, Kind, Origin, Role
 
 TRUST = "trust"
 """Name of the class in the data of what was derived."""
@@ -44,7 +44,7 @@ def protected(origin: Origin) -> bool:
     return RANK[origin] >= RANK[Origin.ASSISTANT]
 
 
-def of(entry: Entry) -> Origin:
+def of(entry: Draft) -> Origin:
     """Return the class of an entry; `external` of what was derived before this was noted."""
     if entry.kind is Kind.MESSAGE:
         return entry.origin

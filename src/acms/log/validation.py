@@ -64,10 +64,14 @@ def text(value: object, field: str, *, limit: int = MESSAGE_BYTES) -> str:
 UNNAMED = "default"
 """The namespace of sessions for which none was named: anybody's."""
 
+RESERVED_NAMESPACE = "@acms"
+"""The namespace in which a service keeps the audit trail of a tenant."""
 NAMESPACE = "@namespace"
 """Name of the context whose settings are those of its namespace; it has no entries."""
 PROFILE = "@profile"
 """Name of the context that holds the facts of a whole namespace."""
+AUDIT = "@audit"
+"""Name of the audit trail of a tenant, in the namespace of the service."""
 INNER = (NAMESPACE, PROFILE)
 """Names of what a namespace keeps for itself: settings and facts, no conversation."""
 _CONTEXT_ID = re.compile(r"c_[0-9a-z]{16}\Z")
@@ -80,6 +84,22 @@ def name(value: object, field: str) -> str:
         raise ValidationError("must not be empty", field=field)
     if len(checked) > NAME_CHARS:
         raise ValidationError(f"is {len(checked)} characters long, the limit is {NAME_CHARS}", field=field)
+    return checked
+
+
+def namespace_name(value: object, field: str = "namespace") -> str:
+    """Return the name of a namespace for sessions; the one that a service keeps for itself is refused."""
+    checked = name(value, field)
+    if checked == RESERVED_NAMESPACE:
+        raise ValidationError(f"{checked!r} is reserved", field=field)
+    return checked
+
+
+def context_id(value: object, field: str) -> str:
+    """Return the id of a context."""
+    checked = text(value, field, limit=NAME_CHARS)
+    if not _CONTEXT_ID.match(checked):
+        raise ValidationError("is not the id of a session", field=field)
     return checked
 
 
@@ -387,15 +407,21 @@ def parts(
         found.append(_part(part, f"parts[{index}]"))
     if len(found) > PARTS:
         raise ValidationError(f"has {len(found)} parts, the limit is {PARTS}", field="parts")
-    _check_roles(found, role)
-    ids = [part.call_id for part in found if isinstance(part, ToolCall | ToolResult)]
-    if len(set(ids)) < len(ids):
-        raise ValidationError("two calls or results of one message share a call id", field="parts")
+    _check_message(found, role)
     return tuple(found), text(canonical_text(found), "content")
 
 
-def _check_roles(found: Sequence[Part], role: Role) -> None:
-    """Raise `ValidationError` for a part that another role sends."""
+def stored_parts(role: Role, found: Sequence[Part]) -> None:
+    """Validate the parts of a message that was stored before."""
+    if len(found) > PARTS:
+        raise ValidationError(f"has {len(found)} parts, the limit is {PARTS}", field="parts")
+    for index, part in enumerate(found):
+        _part(part, f"parts[{index}]")
+    _check_message(found, role)
+
+
+def _check_message(found: Sequence[Part], role: Role) -> None:
+    """Raise `ValidationError` for a part that another role sends, and for a call id that is used twice."""
     for part in found:
         if isinstance(part, _ASSISTANT_ONLY) and role is not Role.ASSISTANT:
             raise ValidationError(
@@ -403,6 +429,9 @@ def _check_roles(found: Sequence[Part], role: Role) -> None:
             )
         if isinstance(part, ToolResult) and role is not Role.TOOL:
             raise ValidationError(f"ToolResult belongs to role tool, not {role.value}", field="parts")
+    ids = [part.call_id for part in found if isinstance(part, ToolCall | ToolResult)]
+    if len(set(ids)) < len(ids):
+        raise ValidationError("two calls or results of one message share a call id", field="parts")
 
 
 def canonical_text(found: Sequence[Part]) -> str:

@@ -7,13 +7,14 @@ service's own operations inside the process with that key, so scopes, limits, pr
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
 import httpx2
 from mcp.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp_types import INVALID_REQUEST
+from mcp_types import INVALID_REQUEST, JSONRPCError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
@@ -28,15 +29,20 @@ from acms.errors import (
     MethodError,
     NotFoundError,
     PermissionDeniedError,
+    TooLargeError,
+    ValidationError,
 )
 from acms.log import validation
 from acms.mcp.failures import described
 from acms.mcp.memory import Memory
+from acms.mcp.messages import check_message, envelope_error
 from acms.mcp.remote import Remote
 from acms.mcp.server import Context, build
 from acms.server import App
+from acms.server.dispatch import read_body
 from acms.server.middleware import ADMITTED, EXCHANGE, Exchange, insufficient, slashes
 from acms.server.operation import Principal, Scope
+from acms.server.rights import Right, end_stream
 
 __all__ = ["mount", "mounted"]
 
@@ -106,6 +112,20 @@ class _Door:
             await _challenge(error, scope, exchange)(scope, receive, send)
             return
         exchange.who = {"tenant": principal.tenant, "key": principal.key}
+        try:
+            body = await read_body(receive, exchange.headers, self._app.config.limits.body_bytes)
+        except TooLargeError as error:
+            exchange.code = error.code
+            await _refuse(413, [envelope_error(str(error))])(scope, receive, send)
+            return
+        checked = (
+            check_message(body.decode("utf-8", "replace")) if body.strip() else [envelope_error("is empty")]
+        )
+        if not isinstance(checked, str):
+            exchange.code = ValidationError.code
+            await _refuse(400, checked)(scope, receive, send)
+            return
+        receive = _replay(checked.encode(), receive)
         authorization = exchange.headers.get("authorization") if principal.key else None
         asked = self._client(scope, authorization, principal)
         scope[_MEMORY] = Remote(asked, asked.session(session, namespace=namespace))
@@ -114,8 +134,16 @@ class _Door:
         manager = StreamableHTTPSessionManager(
             self._server, stateless=True, max_request_body_size=self._app.config.limits.body_bytes
         )
-        async with manager.run():
-            await manager.handle_request(scope, receive, _refusing(scope, receive, send))
+        right = Right(self._app.rights, principal, exchange.headers)
+        try:
+            with right:
+                async with manager.run():
+                    await manager.handle_request(scope, receive, _refusing(scope, receive, send))
+        except ACMSError as error:
+            if error is not right.error or not exchange.status:
+                raise
+            exchange.code = error.code
+            await end_stream(scope, send)
 
     async def describe(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer with the metadata of a protected resource (RFC 9728): it takes a key in a header."""
@@ -143,6 +171,22 @@ class _Door:
             why=False,
             transport=httpx2.ASGITransport(part),
         )
+
+
+def _refuse(status: int, errors: Sequence[JSONRPCError]) -> Response:
+    """Return the answer to a body that is no message; several errors to a batch."""
+    written = [one.model_dump(mode="json", exclude_unset=True) for one in errors]
+    return JSONResponse(written[0] if len(written) == 1 else written, status)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return what receives a body that was read already."""
+    waiting = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replay
 
 
 def _named(scope: Connection) -> tuple[str, str]:

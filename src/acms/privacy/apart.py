@@ -13,8 +13,8 @@ from acms.privacy.looks import (
     DIGIT,
     EXPRESSION,
     LETTER,
-    ODD,
     harmless,
+    is_made_up,
     level,
     names_itself,
     opaque,
@@ -22,7 +22,7 @@ from acms.privacy.looks import (
     rest_of,
     stopped,
 )
-from acms.privacy.rules import compiled, rows, shape
+from acms.privacy.rules import compiled, listed, rows, shape
 
 # ── headers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -68,7 +68,9 @@ _WORDS = shape("words")
 def mnemonic(text: str, end: int) -> Found | None:
     """Return twelve words or more: a mnemonic of BIP 39."""
     words = _WORDS.match(text, end)
-    return Found(words.start(1), words.end(1), "secret") if words else None
+    if not words or sum(word in listed("function") for word in words[1].lower().split()) > 2:
+        return None
+    return Found(words.start(1), words.end(1), "secret")
 
 
 # ── blocks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -156,14 +158,6 @@ def commands(text: str, low: str, work: Work) -> Iterator[Found]:
                     yield Found(match.start(1), match.start(1) + len(value), kind)
 
 
-def _made_up(value: str) -> bool:
-    several = sum(map(str.isdigit, value)) > 1 or ODD.search(value) is not None
-    look = level(value) + several
-    return (
-        look > 2 and value[0] != "$" and not harmless(value) and not names_itself(value.rstrip("0123456789"))
-    )
-
-
 def _given(value: str) -> bool:
     return not names_itself(value) and not stopped(value) and len(set(value)) > 2
 
@@ -172,4 +166,4 @@ def _drawn(value: str) -> bool:
     return opaque(value) and not names_itself(value)
 
 
-_LOOKS = {"given": _given, "made up": _made_up, "drawn": _drawn}
+_LOOKS = {"given": _given, "made up": is_made_up, "drawn": _drawn}

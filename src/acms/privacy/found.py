@@ -1,4 +1,4 @@
-"""What detectors return, and how much work they may do on a text."""
+"""What detectors look for and return, and how much work they may do on a text."""
 
 from __future__ import annotations
 
@@ -11,6 +11,23 @@ class Found(NamedTuple):
     start: int
     end: int
     kind: str
+
+
+class Name(NamedTuple):
+    """A name of something secret, where it stands and what it is of."""
+
+    start: int
+    #: Offset after all that belongs to the identifier it stands in.
+    end: int
+    kind: str
+    #: The word itself, in lower case.
+    word: str
+    #: What follows it in its identifier.
+    rest: str = ""
+    #: Whether its value must look drawn at random: of a key of which only is said whose it is.
+    drawn: bool = False
+    #: What a sentence tells for it: "code" (digits), "login" (a name and a password), "phrase" (words); "" anything.
+    form: str = ""
 
 
 class Exhausted(Exception):

@@ -142,3 +142,30 @@ def stopped(value: str) -> bool:
     """Tell whether a value is a word that says something of a value: required, invalid, hidden."""
     low = value.lower()
     return low in listed("stop") or low.rstrip("?!.") in listed("stop")
+
+
+def is_no_value(text: str, value: str, start: int) -> bool:
+    """Tell whether something can be no value of any name: a word about values, what stands for one."""
+    return (
+        len(value) < 4
+        or stopped(value)
+        or placeholder(value)
+        or (len(set(value.lower())) < 3 and not value.isdigit())
+        or "[redacted" in value.lower()
+        or (len(value) < 24 and level(value) < 3 and text.startswith(("...", "…", "***"), start + len(value)))
+    )
+
+
+def is_made_up(value: str) -> bool:
+    """Tell whether a value looks made up by itself: mixed, or with several digits, and no name of something else."""
+    several = sum(map(str.isdigit, value)) > 1 or ODD.search(value) is not None
+    look = level(value) + several
+    return (
+        look > 2 and value[0] != "$" and not harmless(value) and not names_itself(value.rstrip("0123456789"))
+    )
+
+
+#: What counts something after a number, which is then no secret.
+COUNTED = shape("counted")
+#: A word and a number of one digit.
+COUNTER = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*[_-]?\d")

@@ -8,51 +8,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
-from typing import NamedTuple
 
-from acms.privacy import apart
-from acms.privacy.found import Found, Work
+from acms.privacy import apart, prose
+from acms.privacy.found import Found, Name, Work
 from acms.privacy.looks import (  # fmt: skip
+    COUNTED,
+    COUNTER,
     DIGIT,
     LETTER,
-    ODD,
     SCRIPT,
     bare,
     entropy,
     harmless,
+    is_no_value,
     level,
     names_itself,
     opaque,
-    placeholder,
     rest_of,
     stopped,
 )  # fmt: skip
 from acms.privacy.rules import listed, one_of, shape, words
 
-
-class Name(NamedTuple):
-    """A name of something secret, where it stands and what it is of."""
-
-    start: int
-    #: Offset after all that belongs to the identifier it stands in.
-    end: int
-    kind: str
-    #: The word itself, in lower case.
-    word: str
-    #: What follows it in its identifier.
-    rest: str = ""
-    #: Whether its value must look drawn at random: of a key of which only is said whose it is.
-    drawn: bool = False
-
-
 _KINDS = {word: kind for kind, some in words()["names"].items() for word in some}
-_WHOLE = frozenset((*words()["names"]["password_whole"], *words()["whole"]))
-#: By their first characters, which are looked for before them.
-_STEMS: dict[str, list[str]] = {}
-for _word in _KINDS:
-    _STEMS.setdefault(_word[:4], []).append(_word)
-_PLAIN, _BEYOND = (tuple([stem for stem in _STEMS if stem.isascii() is plain]) for plain in (True, False))
+_WHOLE = frozenset((*words()["names"]["password_whole"], *words()["names"]["code"], *words()["whole"]))
+#: One search finds them all; most texts hold no character beyond ASCII and need half of the words.
+_PLAIN = re.compile(one_of([word for word in _KINDS if word.isascii()]))
+_ALL = re.compile(one_of(list(_KINDS)))
 #: Names that are written together with what they are of, though they are short.
 _COMPOUND = re.compile(r"(?:store|key|user|db|root|bind|admin|auth|smtp|mail|ftp|api|wlan|wifi|passwort)$")
 _TAIL = re.compile(r"[A-Za-z0-9_\-]{0,40}+")
@@ -64,26 +45,27 @@ _NETWORK = re.compile(r"(?<![a-z])(?:wi-?fi|wlan|ssid)(?![a-z])")
 _FOREIGN_KEY = shape("foreign key")
 
 
+#: What a sentence tells for a name, by the list the name is in.
+_FORMS = {"code": "code", "code_of": "code", "login": "login"}
+#: Names of what has digits: without one near there is nothing to look for.
+_TOLD_IN_DIGITS = frozenset(("code", "code_of", "sign in"))
+_PHRASES = frozenset(words()["phrases"])
+_LOCKS = one_of(words()["locks"])
+_LOCK_BEFORE = re.compile(rf"(?<![^\W\d_])(?:{_LOCKS})[^.!?。]*$")
+_LOCK_AFTER = re.compile(
+    rf"[ ](?:{'|'.join(words()['of'])})[ ]?(?:[^\W\d_]{{1,12}}+[ '’]){{0,2}}(?:{_LOCKS})"
+)
+
+
 def lower(text: str) -> str:
     """Return a text in lower case with the same offsets: "İ" alone would become two characters."""
     low = text.lower()
     return low if len(low) == len(text) else text.replace("İ", "i").lower()
 
 
-@lru_cache(512)
-def _any(stems: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile(one_of(list(stems)))
-
-
 def names(text: str, low: str, work: Work) -> Iterator[Name]:
     """Find names of something secret."""
-    here = [stem for stem in _PLAIN if stem in low]
-    if not low.isascii():
-        here += [stem for stem in _BEYOND if stem in low]
-    stems = tuple([word for stem in here for word in _STEMS[stem] if word in low])
-    if not stems:
-        return
-    for found in _any(stems).finditer(low):
+    for found in (_PLAIN if low.isascii() else _ALL).finditer(low):
         work.spend(100)
         name = _name(text, low, found.start(), found.end(), found[0])
         if name:
@@ -93,23 +75,37 @@ def names(text: str, low: str, work: Work) -> Iterator[Name]:
 def _name(text: str, low: str, start: int, end: int, word: str) -> Name | None:
     kind = _KINDS[word]
     former = low[max(0, start - 48) : start]
+    if kind in _TOLD_IN_DIGITS and not DIGIT.search(text, max(0, start - 110), end + 110):
+        return None
+    if kind == "sign in":
+        return Name(start, end, kind, word) if _begins(text, start, former) else None
     if word in _WHOLE and not (_begins(text, start, former) and _ends(text, end)):
         return None
-    kind = kind.removesuffix("_whole")
-    drawn = False
+    kind, form, drawn = kind.removesuffix("_whole"), _FORMS.get(kind, ""), False
+    if kind == "code_of" and not _is_of_lock(low, start, end):
+        return None
+    if form:
+        kind = "secret" if form == "login" else "password"
+        if word == "pin" and not (text[start:end].isupper() or _is_of_lock(low, start, end)):
+            form = "code told"  # of a chip, perhaps
+    elif word in _PHRASES:
+        form = "phrase"
     if former.endswith(_HARMLESS) or former.rstrip(" _-").endswith(_HARMLESS):
         return None
     if kind == "lock":
         if follow := _FOREIGN_KEY.match(low, end):
             end = follow.end()
         kind = "password" if _NETWORK.search(low, max(0, start - 40), end + 16) else "api_key"
+        form = "login"
+        if _is_of_lock(low, start, end):
+            kind, form = "password", "code"
     elif word == "key" and not former.rstrip(" _.-").endswith(_OPENERS):
         if not (drawn := _NETWORK.search(former) is None):
             kind = "password"
         elif former[-1:] not in tuple(" _-") and not text[start].isupper():
             return None
     tail = _TAIL.match(text, end)
-    rest = tail[0] if tail and word[-1] != "=" else ""
+    rest = tail[0] if tail and word[-1] != "=" and word[-1] < "\u2e80" else ""
     if rest != "s" and not _still(rest):
         return None
     if kind == "secret":
@@ -118,7 +114,15 @@ def _name(text: str, low: str, start: int, end: int, word: str) -> Name | None:
     refers = _PATH if kind == "password" else _REFERENCE
     if (kind not in ("header", "cookie") and refers.search(former)) or "${" in former[-24:]:
         return None
-    return Name(start, end + len(rest), kind, word, rest, drawn)
+    return Name(start, end + len(rest), kind, word, rest, drawn, form)
+
+
+def _is_of_lock(low: str, start: int, end: int) -> bool:
+    """Tell whether a code is one of a door, an alarm, a card: what it opens stands before it or right after it."""
+    before = low[max(0, start - 48) : start]
+    if before.rstrip(" -_").endswith(tuple(listed("other codes"))):
+        return False
+    return _LOCK_BEFORE.search(before) is not None or _LOCK_AFTER.match(low, end) is not None
 
 
 def _begins(text: str, start: int, former: str) -> bool:
@@ -148,15 +152,15 @@ _HARMLESS = tuple(words()["harmless_of"])
 
 # ── values ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_CLOSE = re.compile(r"""(?:[\\"`\])*]|'(?!s[ \t])){0,6}+""")
 #: Every alternative begins with a character or a set of them, so that most places are refused at a look.
 _SIGN = shape("sign")
 _VALUE = shape("value")
 _EQUAL, _GIVES = frozenset(("=", ":=", "flag", "%3d", "%3D")), frozenset(":：->|")
 _GROUPS = ("bare", "double", "single", "tick", "curly", "bold", "escaped")
+_VALUE_BEGIN = re.compile(r"""[ \t]{0,12}+["'`“「*]{0,2}""")
+_PHRASE_END = re.compile(r"""["'`”」*]|[.,]?[ \t]*(?:\r?\n|$)""")
 _LINE_END = re.compile(r"[ \t]*(?:\r?\n|$)")
 _ON = re.compile(r"[ \t]+[a-z]+(?![\w=:@/.-]*[=:@])")
-_COUNTED = re.compile(r"[ \t]*(?:char|day|min|hour|sec|time|digit|of|attempt|user|%)")
 #: What must stand before a name that some sign gives a value: a bracket, a tag, the name of a setter.
 _NEEDS = {
     ",": re.compile(r"""[(\[][ \t\n]{0,4}["'][\w.:#\[\]='-]{0,48}$"""),
@@ -178,7 +182,7 @@ def named(text: str, low: str, work: Work) -> list[Found]:
         if name.start < passed:
             continue
         hit = _of(text, low, name, work)
-        if hit is None and name.rest != "s" and name.kind not in ("header", "cookie", "phrase"):
+        if hit is None and name.rest != "s" and name.kind not in ("header", "cookie", "phrase", "sign in"):
             found += apart.column(text, name.start, name.end, name.kind, work)
         elif hit is not None and not (name.drawn and not opaque(text[hit.start : hit.end])):
             found.append(hit)
@@ -192,23 +196,35 @@ def _of(text: str, low: str, name: Name, work: Work) -> Found | None:
         return apart.header(text, name.end, name.kind, name.word)
     if name.kind == "phrase":
         return apart.mnemonic(text, name.end)
-    if name.kind == "password" and (phrase := _PHRASE.match(text, name.end)):
-        stop = any(map(stopped, phrase[1].split()))
-        return None if stop else Found(phrase.start(1), phrase.end(1), "password")
+    if name.kind == "sign in":
+        return prose.find_sign_in(text, name)
     place = _given(text, low, name)
     if place:
-        return _value(text, name, *place)
+        return _phrase_or_code(text, name, place[0]) or _value(text, name, *place)
     around = text[max(0, name.start - 1) : name.start], text[name.end : name.end + 1]
     if place is not None or around[0] in ("/", "$") or around[1] in ("(", "_"):
         return None
-    work.spend(200)
-    return _in_sentence(text, low, name) or _before(text, low, name) or _answer(text, low, name)
+    return prose.find_told(text, low, name, work)
+
+
+def _phrase_or_code(text: str, name: Name, at: int) -> Found | None:
+    """Return the words or the digits that a sign gives to a name."""
+    if name.kind != "password":
+        return None
+    begin = _VALUE_BEGIN.match(text, at)
+    start = begin.end() if begin else at
+    end = prose.find_phrase(text, start)
+    if end and not _PHRASE_END.match(text, end):
+        end = 0
+    if "code" in name.form:
+        end = end or prose.find_code(text, start, name)
+    return Found(start, end, "password") if end else None
 
 
 def _given(text: str, low: str, name: Name) -> tuple[int, str] | tuple[()] | None:
     """Return where what a sign or a command gives to a name begins, and the sign; () when that is no value."""
     former = low[max(0, name.start - 90) : name.start]
-    close = _CLOSE.match(text, name.end)
+    close = prose.CLOSE.match(text, name.end)
     at = close.end() if close else name.end
     if name.word[-1] == "=":
         return name.end, "="
@@ -258,25 +274,19 @@ def _value(text: str, name: Name, at: int, op: str) -> Found | None:
 _NAMES = re.compile(r"(?:[A-Z]?[a-z]{3,}+[._-]?)++")
 
 
-def _none(text: str, value: str, start: int) -> bool:
-    """Tell whether something can be no value of any name: a word about values, what stands for one."""
-    return (
-        len(value) < 4
-        or stopped(value)
-        or placeholder(value)
-        or (len(set(value.lower())) < 3 and not value.isdigit())
-        or "[redacted" in value.lower()
-        or (len(value) < 24 and level(value) < 3 and text.startswith(("...", "…", "***"), start + len(value)))
-    )
-
-
 def _plausible(text: str, value: str, start: int, name: Name, stated: bool, quoted: bool, op: str) -> bool:
     """Tell whether what a sign gives to a name is a secret, no type, call, variable or word of prose."""
-    if _none(text, value, start) or (not quoted and harmless(value)) or (name.rest == "s" and not quoted):
+    if (
+        is_no_value(text, value, start)
+        or (not quoted and harmless(value))
+        or (name.rest == "s" and not quoted)
+    ):
         return False
     look, size = level(value), len(value)
-    counter = _COUNTER.fullmatch(value) is not None
+    counter = COUNTER.fullmatch(value) is not None
     if names_itself(value) or (op[0] in '".' and not look) or (op in ('"', "(") and (look < 2 or counter)):
+        return False
+    if "code" in name.form and (level(value) < 2 or not value.isalnum() or len(value) > 12):
         return False
     if name.kind == "password":
         if " " in value:
@@ -285,7 +295,7 @@ def _plausible(text: str, value: str, start: int, name: Name, stated: bool, quot
             return not (counter and name.word == "pass" and op == ":")
         after = text[start + size : start + size + 24]
         if not LETTER.search(value):
-            return size >= (4 if quoted else 6) and (stated or quoted) and not _COUNTED.match(after)
+            return size >= (4 if quoted else 6) and (stated or quoted) and not COUNTED.match(after)
         alone = stated and size >= 5 and op != "-" and not _ON.match(after)
         return value.isascii() and value.isalpha() and (quoted or alone)
     if " " in value or not LETTER.search(value):
@@ -303,131 +313,3 @@ def _phrase(value: str) -> bool:
     """Tell whether some words are a passphrase: four at least, and not a sentence about one."""
     some = value.split()
     return len(some) > 3 and value.islower() and all(map(str.isalnum, some)) and sum(map(stopped, some)) < 2
-
-
-# ── sentences ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-_REACH = 110
-"""Characters of a line after a name within which a sentence tells its value."""
-_MOST = 7
-"""Words that may stand between a name and its value."""
-_OPEN, _SHUT = "\"'`“„«「(*", "\"'`”“»」)*"
-_WORD = re.compile(r"\S+")
-_QUOTED = re.compile(r"""["'`>]|<(?!\d)""")
-#: What a word begins with that is written without blanks: Chinese, Japanese, Korean.
-_SCRIPTED = re.compile("[\u2e80-\uffff][\u2e80-\uffff「“\"']*")
-_STOPS = (".", "?", "!", ";")
-_PHRASE = shape("phrase")
-
-
-def _in_sentence(text: str, low: str, name: Name) -> Found | None:
-    """Return the value that a sentence tells after a name: the more it looks made up, the further away it may be."""
-    line = low.find("\n", name.end, name.end + _REACH)
-    stop = line if line >= 0 else name.end + _REACH
-    linked, since, signed = False, 0, False
-    for at, piece in enumerate(_WORD.finditer(text, name.end, stop)):
-        if at > _MOST + 2 * linked:
-            return None
-        raw, start = piece[0], piece.start()
-        if start == name.end:
-            cut = _CLOSE.match(text, start)
-            raw, start = (raw[cut.end() - start :], cut.end()) if cut else (raw, start)
-            if raw[:1] in tuple("=@|:/\\<>&?.;({") or raw[1:2] == "=":
-                return None
-            linked = raw in ("'s", "’s")
-            if not raw or raw[0] in ",'’":
-                continue
-        elif raw[:1] in ("=", "!", "?") and raw.strip("=!?") == "":
-            return None
-        if script := _SCRIPTED.match(raw):
-            linked = linked or not listed("links").isdisjoint(script[0])
-            raw, start = raw[script.end() :], start + script.end()
-        core = raw.lstrip(_OPEN)
-        start += len(raw) - len(core)
-        word = core.lower().rstrip(".,:;?!" + _SHUT)
-        turned = word in listed("towards") and any(
-            map(low[max(0, name.start - 48) : stop].__contains__, listed("turned"))
-        )
-        if turned or word in listed("links"):
-            linked, since = True, 0
-            continue
-        if not linked and word in listed("about") and core[-1] != ",":
-            return None
-        value = _QUOTED.split(bare(core), 1)[0].rstrip(_SHUT)
-        link = "said" if (linked and since < 3) or signed else "next" if at == 0 else "far"
-        if value and _made_up(text, value, start, name, link):
-            end = start + len(value)
-            return Found(start, end, name.kind)
-        if core.endswith(_STOPS) and len(word) > 2:
-            return None
-        signed, since = core.endswith((":", "=", "：", ":**")) or (signed and not word), since + 1
-    return None
-
-
-def _made_up(text: str, value: str, start: int, name: Name, link: str) -> bool:
-    """Tell whether what stands near a name looks so much made up that it is its value."""
-    if _none(text, value, start) or harmless(value) or name.rest == "s":
-        return False
-    look, size = level(value), len(value)
-    if link != "said" and (names_itself(value) or name.word == "pass" or _COUNTER.fullmatch(value)):
-        return False
-    if name.kind == "password":
-        if link == "said":
-            return look >= 1 or (value.isdigit() and size >= 6 and not _COUNTED.match(text, start + size))
-        if link == "next":
-            return look >= 2 and size >= 6
-        return look == 3 and size >= 7 and ODD.search(value) is not None
-    if names_itself(value) or _HASH.search(text, max(0, start - 14), start):
-        return False
-    if link == "far":
-        return size >= 20 and opaque(value)
-    long = (look == 3 and size >= 8) or (look >= 2 and size >= (12 if link == "said" else 16))
-    return long and entropy(value) >= 2.8
-
-
-#: A word and a number of one digit.
-_COUNTER = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*[_-]?\d")
-_HASH = shape("hash named")
-
-
-_EARLIER = shape("earlier")
-
-
-def _before(text: str, low: str, name: Name) -> Found | None:
-    """Return a value that is called a password after it was said: "use … as the password"."""
-    if name.kind != "password" or text[name.start - 1 : name.start] != " ":
-        return None
-    start = max(0, name.start - 110)
-    if not any(f" {join} " in low[start : name.start] for join in listed("joins")):
-        return None
-    match = _EARLIER.search(text[start : name.start])
-    if (
-        not match
-        or match["join"].lower() not in listed("joins")
-        or match[0].rstrip().endswith(tuple(listed("poor")))
-    ):
-        return None
-    at = start + match.start(1)
-    if names_itself(match[1]) or not _made_up(text, match[1], at, name, "said"):
-        return None
-    return Found(at, at + len(match[1]), "password")
-
-
-_ANSWER = shape("answer")
-_ASKED = shape("asked")
-
-
-def _answer(text: str, low: str, name: Name) -> Found | None:
-    """Return what stands alone in the answer to a question for a secret: "the password?", next line, the value."""
-    before = low[max(0, name.start - 60) : name.start].rpartition("\n")[2]
-    match = _ANSWER.match(text, name.end, name.end + 300)
-    if not match and any(word in before for word in ("send", "need", "give", "tell")):
-        match = _ASKED.match(text, name.end, name.end + 300)
-    if not match:
-        return None
-    value = match[1].rstrip(".,")
-    asked = text[name.end : match.start(1)].partition("\n")[0].lower().strip("?？ ").split()
-    several = sum(map(str.isdigit, value)) > 1 or ODD.search(value, 1) is not None
-    if several and listed("about").isdisjoint(asked) and _made_up(text, value, match.start(1), name, "said"):
-        return Found(match.start(1), match.start(1) + len(value), name.kind)
-    return None

@@ -12,7 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from acms.privacy.found import Found, Work
-from acms.privacy.looks import DIGIT, entropy, names_itself, opaque
+from acms.privacy.looks import entropy, names_itself, opaque
 from acms.privacy.rules import compiled, one_of, rows, shape
 
 # ── private keys ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -143,8 +143,6 @@ def _formats() -> _Formats:
 
 def tokens(text: str, work: Work) -> Iterator[Found]:
     """Find tokens that tell by their beginning or by what is in them what they are."""
-    if "_" not in text and not DIGIT.search(text):
-        return  # all have digits, or a beginning that ends so
     for run in _RUN.finditer(text):
         work.spend(run.end() - run.start())
         yield from _tokens(text, run.start(), run.end())

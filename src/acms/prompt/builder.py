@@ -189,7 +189,7 @@ class Builder(Recipe):
         pin: PinRegistry | Inside | None = None,
         metadata: Mapping[str, Json] = MappingProxyType({}),
     ) -> Self:
-        """Add a content whose oldest messages a summary stands for when room is short; see `acms.summaries.Summaries`.
+        """Add a content whose oldest messages a summary replaces when the budget is short; see `acms.prompt.summaries`.
 
         The summary lies in `store` under `id` together with what it stands for: a content that has only grown asks the
         summarizer for nothing that it has read before. It is stored once the prompt is rendered, and not if that

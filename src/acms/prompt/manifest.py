@@ -1,8 +1,8 @@
 """The manifest of a prompt: what was sent, from which entries of the log each stretch of it comes, what was left out.
 
 It holds no text of the log: where a text comes from an entry it says which characters of which one, so it is small, it
-can be kept, and `acms.replay` makes the very same payload from it. What the caller wrote, pins, and stored summaries
-are no entries and stand in it as they are.
+can be kept, and `acms.prompt.replay` makes the very same payload from it. What the caller wrote, pins, and stored
+summaries are no entries and stand in it as they are.
 """
 
 from __future__ import annotations

@@ -35,10 +35,10 @@ from acms.recall.planner import (
     fit,
     ledger,
     present,
-    share,
     suffix,
 )
 from acms.recall.request import Ranked, Reader, Recall
+from acms.recall.selection import share
 from acms.results import ContextItem, ContextItems, joined
 from acms.runtime.threads import EACH, off_loop
 from acms.text import chat_messages
@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # it brings numpy: loaded by the first prompt that needs it
     from acms.recall.fact_candidates import Known
 
 RECALL_SHARE = 0.8
-"""Share of a prompt that retrieval may use when the history does not fit (decision 0013)."""
+"""Share of a prompt that retrieval may use when the history does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Fr
         past, offered = material.past
         if asked.rerank:
             warnings = list(past.warnings)
-            question = Reranked(query=asked.query, most=asked.rerank)
+            question = Reranked(query=asked.query, most=asked.rerank, external_share=asked.external_share)
             offered = yield from reranked(offered, question, warnings)
             past = replace(past, warnings=tuple(warnings))
         material = replace(material, past=(past, offered))
@@ -251,7 +251,7 @@ def _choose_past(
     answers = [one for one in offered.past if narrow.isdisjoint(entry.id for entry in one.unit.entries)]
     overhead = chat_messages.tokens([chat_messages.recalled("")], counter) - chat_messages.PRIMER
     found, chosen = yield from fit(
-        lambda limit: share(answers, (), limit, 0.0),
+        lambda limit: share(answers, (), limit, 0.0, asked.external_share),
         max(0, reserved - overhead),
         counter,
         text,

@@ -13,7 +13,10 @@ pure function of such a record and of what was read; `acms.prompt.staying` reads
 
 from __future__ import annotations
 
+import json
 import re
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -33,7 +36,7 @@ from acms.prompt_types import PromptMessage, Tool
 from acms.results import ContextItem
 from acms.text import condense
 
-FORMAT = 1
+FORMAT = 2
 """Version of the record's format; one of another version counts as none."""
 
 NEWEST = 0.15
@@ -117,9 +120,8 @@ class Placements(NamedTuple):
         return [*(id for id, _ in self.lead), *shown]
 
     def to_json(self) -> dict[str, Json]:
-        """Write it as the data of a record."""
-        return {
-            "format": FORMAT,
+        """Write it as the data of a record: compressed, for the same ids and field names repeat many times."""
+        placed: dict[str, Json] = {
             "start": self.start,
             "first": self.first,
             "began": self.began,
@@ -139,12 +141,15 @@ class Placements(NamedTuple):
                 for block in self.blocks
             ],
         }
+        packed = zlib.compress(canonical(placed).encode("utf-8", "surrogatepass"))
+        return {"format": FORMAT, "packed": b64encode(packed).decode()}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Placements | None:
+    def from_json(cls, record: Mapping[str, Any]) -> Placements | None:
         """Read one back; None for what another release wrote, which costs an epoch and nothing else."""
-        if data.get("format") != FORMAT:
+        if record.get("format") != FORMAT:
             return None
+        data = json.loads(zlib.decompress(b64decode(record["packed"])))
         return cls(
             start=data["start"],
             first=data["first"],

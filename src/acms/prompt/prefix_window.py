@@ -26,7 +26,7 @@ async def gather_epoch(
     """Read back until a budget is filled, with the summaries of the log as they were when its epoch began.
 
     Summaries that nobody asked for count from the next epoch on, and what they stand for is read as it was said: so a
-    compaction changes prompts when their start moves anyway (decision 0036).
+    compaction changes prompts when their start moves anyway.
     """
     head = await storage.head(context)
     version = version_of(head, at)

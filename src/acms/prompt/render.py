@@ -51,6 +51,10 @@ from acms.results import ContextItems, Ledger
 __all__ = ["Rendered", "Report", "Request"]
 
 CONDENSED = "an output of a tool that did not fit whole is condensed to its ends and what stands out in it"
+OVERTAKEN = (
+    "the next request of this prompt loses the provider's cache: the record of where this one shows what was recalled "
+    "could not be stored (other renders of the prompt stored theirs first)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,18 +373,15 @@ class _Render:
             self._sent = frozenset() if placed.kept is None else frozenset(placed.kept.sent)
             done = await self._decided(replaced(resolved.tree, {path: scope}), resolved, span)
             tries += 1
-            if await staying.keep(placed, done.fitted, path, self._request):
-                self._left += [_older(atom, path) for atom in placed.older]
-                self._left += [
-                    Left((id,), path, "condensed", CONDENSED, 0, gone=False) for id in placed.condensed
-                ]
-                self._warnings += staying.warnings
-                return done
-            if tries == TRIES:
-                self._warnings.append(
-                    "what stands where was not kept: other renders of this prompt kept theirs"
-                )
-                return done
+            kept = await staying.keep(placed, done.fitted, path, self._request)
+            if not kept and tries < TRIES:
+                continue
+            self._left += [_older(atom, path) for atom in placed.older]
+            self._left += [
+                Left((id,), path, "condensed", CONDENSED, 0, gone=False) for id in placed.condensed
+            ]
+            self._warnings += staying.warnings if kept else [*staying.warnings, OVERTAKEN]
+            return done
 
     async def _staying(
         self, steps: Sequence[Step], stays: Pair, resolved: Resolved, names: Sequence[str]

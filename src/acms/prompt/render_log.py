@@ -96,10 +96,17 @@ class RenderLog:
         self._head: Head | None = None
 
     async def begin(self) -> RenderLog | None:
-        """Note where the log stands, before anything is read for a render; None where nothing was written yet."""
-        if not await self._known():
+        """Note where the log stands, before anything is read for a render; None where nothing was written yet.
+
+        None too where that cannot be read: the render goes on and is not kept.
+        """
+        try:
+            if not await self._known():
+                return None
+            self._head = await self._storage.head(self._context)
+        except Exception as error:
+            log(logging.WARNING, "render_not_logged", error=safe_error(error))
             return None
-        self._head = await self._storage.head(self._context)
         return self
 
     async def _known(self) -> bool:

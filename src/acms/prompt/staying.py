@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from acms.errors import ConflictError, SessionNotFoundError, StorageError, StorageReadOnlyError
+from acms.errors import SessionNotFoundError
 from acms.knowledge import DOUBT
 from acms.log import summary_levels
 from acms.log.encoding import is_summary
@@ -27,6 +27,7 @@ from acms.ports import Codec, HasRecords
 from acms.prompt import placements
 from acms.prompt import steps as content
 from acms.prompt.fit_state import written
+from acms.prompt.placement_record import PlacementRecord
 from acms.prompt.placements import Block, Placements
 from acms.prompt.resolve import MARGIN, LogRead
 from acms.prompt.steps import Fixed, Log, Readable, Recalling, Shrinking, Step
@@ -150,16 +151,21 @@ class Staying:
         self._told = told
         self._ask = ask
         self._context: Context | None = None
-        #: Revision of the record that was read; 0 when there was none of this log's own.
-        self._rev = 0
+        #: None where nothing is kept.
+        self._record: PlacementRecord | None = None
         self._was: Placements | None = None
         self._items: dict[tuple[int, bool], ContextItems] = {}
         #: Of the calls whose outputs are shown condensed, by version: which of their messages.
         self._short: dict[int, tuple[str, ...]] = {}
-        #: What the caller should know about the placement that was made last.
-        self.warnings: list[str] = []
+        #: What the caller should know about the placement that was made last, see `warnings`.
+        self._notes: list[str] = []
         #: Whether an epoch begins in any case, and whether one began.
         self._anew = self._began = False
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the caller should know about the placement that was made last."""
+        return [*self._notes, *(() if self._record is None else self._record.warnings)]
 
     # ── the record ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -173,22 +179,9 @@ class Staying:
         storage = self._session.storage
         if not self._keeps or not isinstance(storage, HasRecords):
             return None
-        found = None
-        for owner, fork in [
-            (context.id, None),
-            *reversed([one for one in context.lineage if one[0] != context.id]),
-        ]:
-            try:
-                record = await storage.record(owner, self._name)
-            except SessionNotFoundError:  # the parent was deleted
-                continue
-            if record is not None:
-                found = Placements.from_json(record.data)
-                if fork is None:
-                    self._rev, self._was = record.rev, found
-                elif found is not None:
-                    found = found.inherited(fork)
-                break
+        self._record = PlacementRecord(storage, self._name)
+        found = await self._record.load(context)
+        self._was = self._record.own
         return found if found is not None and await self._lasts(found, context) else None
 
     async def _lasts(self, kept: Placements, context: Context) -> bool:
@@ -255,8 +248,8 @@ class Staying:
         False too when an epoch that went on was cut after all. `request` is the hash of what is sent, where the
         provider holds reasoning to it. A store that cannot be written costs the next request its cache, not this one.
         """
-        kept, storage = placed.kept, self._session.storage
-        if kept is None or self._context is None or not isinstance(storage, HasRecords):
+        kept = placed.kept
+        if kept is None or self._context is None or self._record is None:
             return True
         cut = [one for one in fitted.left if one.gone and f"{one.path}/".startswith(f"{path}/")]
         lost = {id for one in cut for id in one.ids}
@@ -269,22 +262,16 @@ class Staying:
             kept = kept._replace(sent=(*kept.sent, request)[-placements.SENT :])
         if kept == self._was:
             return True
-        try:
-            await storage.put_record(self._context.id, self._name, kept.to_json(), rev=self._rev)
-        except ConflictError:
+        stored = await self._record.store(self._context.id, kept, replaces=self._began)
+        if not stored:
             self._items.clear()  # the log may have grown, too
-            return False
-        except StorageReadOnlyError:  # as with a view
-            return True
-        except StorageError as error:
-            self.warnings.append(f"what stands where was not kept: {error}")
-        return True
+        return stored
 
     # ── placing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def place(self) -> Placed:
         """Go on with the epoch that was kept, or begin one: when there is none, or it no longer fits."""
-        self.warnings = []
+        self._notes = []
         context_id = await self._session.context_id()
         if context_id is None:
             return await self._alone()
@@ -549,7 +536,7 @@ class Staying:
         found = await instructions(self._session.storage, self._session.stage, read.gathered)
         units = self._atoms(found, read.gathered.labels.by_id([], found))
         if self._cost(units) > self._room // 2:
-            self.warnings.append(
+            self._notes.append(
                 "the system messages that the log begins with take half of the room: they are left out"
             )
             return read
@@ -637,7 +624,7 @@ class Staying:
         spare = self._room - self._cost(self._sized(units, {})) if self._recall is None else 0
         levels = self._levels(found, max(share, spare), gathered)
         if found and not levels:
-            self.warnings.append("no summary of what is older fits: even the shortest takes half of the room")
+            self._notes.append("no summary of what is older fits: even the shortest takes half of the room")
         lead = [self._in_front(self._told[id], tokens, gathered) for id, tokens in levels]
         return Read(gathered, units, lead, levels, gathered.whole and not found, told)
 

@@ -319,7 +319,7 @@ class SummaryRun:
                 await self.put(*used)
             else:
                 await self._stamp()
-        except ACMSError as error:
+        except Exception as error:
             log(logging.WARNING, "summary_not_stored", summary=self.id, error=safe_error(error))
             self.warnings.append(f"the summary {self.id!r} could not be stored: {safe_error(error)}")
 

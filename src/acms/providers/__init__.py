@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from acms.providers.offline.summarizer import ExtractiveSummarizer
     from acms.providers.openai import OpenAIEmbedder, OpenAIReflector, OpenAISummarizer
     from acms.providers.retry import with_retry
+    from acms.providers.tokens import TiktokenCounter
 
 __all__ = [
     "AnthropicReflector",
@@ -38,6 +39,7 @@ __all__ = [
     "OpenAIEmbedder",
     "OpenAIReflector",
     "OpenAISummarizer",
+    "TiktokenCounter",
     "with_retry",
 ]
 
@@ -56,6 +58,7 @@ _HOMES = {
     "OpenAIEmbedder": "acms.providers.openai",
     "OpenAIReflector": "acms.providers.openai",
     "OpenAISummarizer": "acms.providers.openai",
+    "TiktokenCounter": "acms.providers.tokens",
     "with_retry": "acms.providers.retry",
 }
 __getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
 from acms.errors import ConfigurationError
 from acms.ports import SummaryRequest, Turn
+from acms.prompt_types import OPENING
 from acms.providers.arguments import model_name
 from acms.providers.chat import Chat
 from acms.providers.http import Endpoint, OverEndpoint, endpoint
@@ -83,6 +85,13 @@ def _instructions() -> str:
     return (files("acms.providers") / "prompts" / "summarize.md").read_text(encoding="utf-8")
 
 
+_OPENING = re.compile(f"[{OPENING}]")
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
 def _lines(turns: Sequence[Turn]) -> str:
     """Write turns as data: line ends and the signs of a tag are escaped, so no text can close the block."""
     said: list[str] = []
@@ -90,5 +99,5 @@ def _lines(turns: Sequence[Turn]) -> str:
         fields: dict[str, object] = {"speaker": turn.speaker, "said": turn.text}
         if turn.markers:
             fields["markers"] = list(turn.markers)
-        said.append(json.dumps(fields, ensure_ascii=False).replace("<", "\\u003c"))
+        said.append(_OPENING.sub(_escape, json.dumps(fields, ensure_ascii=False)))
     return "\n".join(said)

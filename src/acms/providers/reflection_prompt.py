@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from acms.knowledge import Fact
 from acms.ports import ReflectionRequest, Turn
+from acms.prompt_types import escape_tags
 from acms.providers.reflection_parser import cleaned
 
 #: The JSON schema of an answer: nothing optional, no unions, so that every vendor's strict mode takes it.
@@ -55,7 +56,7 @@ SCHEMA: Mapping[str, object] = {
 }  # fmt: skip
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
-_MARK = re.compile(r"<(?=\s*/?\s*(?:known_facts|turns))", re.IGNORECASE)
+_BLOCKS = ("known_facts", "turns")
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _INDENT = "    "
 _SPEAKER = 64  # characters of a name
@@ -99,4 +100,4 @@ def _fact(number: int, fact: Fact) -> str:
 
 def _safe(text: str) -> str:
     """Return a text in which the marks around the blocks are no marks."""
-    return _MARK.sub("&lt;", cleaned(text))
+    return escape_tags(cleaned(text), _BLOCKS)

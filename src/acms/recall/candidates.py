@@ -24,6 +24,7 @@ from acms.recall.index import Ints
 from acms.recall.planner import Candidate, Choice, candidate, telling, version_in
 from acms.recall.ranking import Ranking
 from acms.results import Verdict
+from acms.text.index_record import EXTERNAL
 
 FILTERED = "it is not what `where` asks for"
 NEWEST = 4096
@@ -272,15 +273,17 @@ def _old(field: Field, documents: Ints, families: Sequence[int], terms: Terms) -
 def _group_copies(field: Field, ranking: Ranking) -> list[int]:
     """Return for each candidate the index of the best one that says the same: its own when there is no better one.
 
-    Two entries say the same when they hold the same words, whatever their order.
+    Two entries say the same when they hold the same words, whatever their order. External text never takes the place of
+    other text.
     """
     documents = field.documents(ranking.places)
     prints = field.snapshot.column("print")[documents].tolist()
     exact = field.snapshot.column("exact")[documents].tolist()
-    first: dict[tuple[int, int], int] = {}
+    external = (field.snapshot.column("flags")[documents] & EXTERNAL).tolist()
+    first: dict[tuple[int, int, int], int] = {}
     return [
         first.setdefault(key, index) if key[0] else index
-        for index, key in enumerate(zip(prints, exact, strict=True))
+        for index, key in enumerate(zip(prints, exact, external, strict=True))
     ]
 
 
@@ -296,6 +299,7 @@ def _lone(field: Field, ranking: Ranking, documents: Ints, frame: Frame) -> Iter
     """
     codes, labels = field.labels
     places = ranking.places
+    external = field.external
     known: dict[int, tuple[int, Source, tuple[str, ...]]] = {}
     said: list[int] = codes[places].tolist()
     for code in set(said):
@@ -322,6 +326,7 @@ def _lone(field: Field, ranking: Ranking, documents: Ints, frame: Frame) -> Iter
             ranking.scores_of(places),
             map(Parts, repeat(ranking), places.tolist()),
             repeat(""),
+            repeat(False) if external is None else external[places].tolist(),
             strict=False,
         ),
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from acms.log.in_force import Cover, anchor
 from acms.model import Entry, Kind, State
 from acms.recall.index import Floats, Ints, Snapshot
-from acms.text.index_record import EMPTY, REPLACES, Label
+from acms.text.index_record import EMPTY, EXTERNAL, REPLACES, Label
 from acms.text.markers import CUSTOM_WEIGHT
 
 if TYPE_CHECKING:
@@ -108,6 +108,12 @@ class Field:
         """Return the label of every entry in force as an index into a list."""
         codes, labels = self.snapshot.labels()
         return codes if self.order is None else codes[self.order], labels
+
+    @cached_property
+    def external(self) -> NDArray[np.bool_] | None:
+        """Return which entries are external text, or were made from some; None if there are none."""
+        found = (self.column("flags") & EXTERNAL) != 0
+        return found if found.any() else None
 
     @cached_property
     def texts(self) -> int:

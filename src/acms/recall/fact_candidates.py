@@ -134,7 +134,10 @@ class Known:
         """Return the facts that answer, oldest first; of very many only the best."""
         places = np.flatnonzero(self.plain > 0).tolist()
         if len(places) > CANDIDATES:
-            places = sorted(sorted(places, key=lambda place: -self._order[place])[:CANDIDATES])
+            best = sorted(places, key=lambda place: -self._order[place])
+            outside = [place for place in best if self.doc(place).external]
+            own = [place for place in best if not self.doc(place).external]
+            places = sorted([*own[:CANDIDATES], *outside[:CANDIDATES]])
         framing = frame.cost(None, (), FACT)
         found: list[Candidate] = []
         for place in places:
@@ -152,6 +155,7 @@ class Known:
                     self.score(place),
                     self.parts(place),
                     when,
+                    external=doc.external,
                 )
             )
         return found

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from acms.log.encoding import entry_id, locate
 from acms.log.in_force import Doc
 from acms.model import Json, Kind
-from acms.text.index_record import EMPTY, HEADER, REPLACES, Label, read_group, read_label
+from acms.text.index_record import EMPTY, EXTERNAL, HEADER, REPLACES, Label, read_group, read_label
 from acms.text.tokenizer import day_terms, found_by
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -739,6 +739,7 @@ class Snapshot:
             columns["tokens"].item(place),
             columns["episode"].item(place),
             None if group < 0 else segment.names[group],
+            external=bool(columns["flags"].item(place) & EXTERNAL),
         )
 
     def alone(self, document: int) -> bool:

@@ -16,13 +16,13 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
-from acms.errors import ACMSError, VectorsUnavailableError
+from acms.errors import VectorsUnavailableError
 from acms.log.in_force import NONE, Cover, Stale, stale
 from acms.log.read import cover_at, profile, valid_times_at
 from acms.log.validation import UNNAMED
 from acms.log.validity import Period
 from acms.model import Context, Derived, Draft, Head, State
-from acms.observability.logging import log
+from acms.observability.logging import log, safe_error
 from acms.ports import StorageBackend
 from acms.results import IndexStats
 from acms.runtime.threads import Building
@@ -243,8 +243,9 @@ class Indexes:
             rows = [Derived(version=version, space=index_record.SPACE, data=card) for version, card in found]
             try:
                 await self.storage.put_derived(context, rows, wait=False)
-            except ACMSError as error:  # they can be computed again
-                log(logging.WARNING, "cards_not_stored", context=context, code=error.code, cards=len(rows))
+            except Exception as error:  # they can be computed again
+                told = safe_error(error)
+                log(logging.WARNING, "cards_not_stored", context=context, error=told, cards=len(rows))
 
     def leave(self) -> bool:
         """Let go of an event loop that was closed; return whether another one may go on with them.

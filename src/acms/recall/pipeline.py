@@ -30,15 +30,14 @@ from acms.recall.planner import (
     Pairs,
     Steps,
     candidate,
-    capped,
     finished,
     fit,
     ledger,
-    share,
     suffix,
     telling,
 )
 from acms.recall.request import Markers, Ranked, Reader, Recall
+from acms.recall.selection import capped, share
 from acms.results import Certainty, ContextItem, ContextItems
 from acms.runtime.threads import EACH, driven, off_loop
 
@@ -545,12 +544,17 @@ def plan_recall(
     if asked.rerank:
         from acms.recall.rerank import Reranked, reranked
 
-        question = Reranked(query=asked.query, most=asked.rerank, min_relevance=asked.min_relevance)
+        question = Reranked(
+            query=asked.query,
+            most=asked.rerank,
+            min_relevance=asked.min_relevance,
+            external_share=asked.external_share,
+        )
         offered = yield from reranked(offered, question, warnings)
 
     def choose(limit: int) -> list[Choice]:
-        found = share(offered.past, offered.current, limit, asked.floor)
-        return found if asked.limit is None else capped(found, asked.limit)
+        found = share(offered.past, offered.current, limit, asked.floor, asked.external_share)
+        return found if asked.limit is None else capped(found, asked.limit, asked.external_share)
 
     items, choices = yield from fit(
         choose, asked.budget, counter, frame, asked.query, offered.trims, dated=offered.dated

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from acms.log import summary_levels, trust
 from acms.log.encoding import locate
 from acms.log.in_force import FACT, Demotion, Doc, Lone, Unit, shown_role, speaker
 from acms.log.validity import labelled
-from acms.model import Entry, Kind, Media, Part, Privacy, Role, Source, Span, ToolResult
+from acms.model import Entry, Kind, Media, Origin, Part, Privacy, Role, Source, Span, ToolResult
 from acms.ports import Frame, TokenCounter
 from acms.privacy.modes import Cleared
 from acms.prompt_types import SEPARATOR, speak, under_days
@@ -108,12 +107,6 @@ class Scores(NamedTuple):
 Steps: TypeAlias = Generator[list[str] | Pairs, Any, T]
 """A plan under way: it asks for entries by id and goes on with them by id, or for `Scores`."""
 
-EXCERPT = 0.5
-"""A unit larger than this share of the budget may be shown as an excerpt when it does not fit."""
-EXCERPTS = 3
-"""Best candidates that may be shown as an excerpt."""
-RESULT = 0.125
-"""A tool call whose answers are larger than this share of the budget is shown with what in them answers."""
 SUMMARIES_SHARE = 0.25
 """Share of what the latest message leaves that is reserved for summaries of what does not fit (decision 0061)."""
 LEAST = 48
@@ -135,6 +128,8 @@ class Candidate(NamedTuple):
     parts: Mapping[str, float] = NO_PARTS
     #: Says what has to be told beside the text: of a fact, when it is so.
     label: str = ""
+    #: Whether it is external text, or was made from some.
+    external: bool = False
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -169,7 +164,12 @@ def candidate(unit: Unit[Entry] | Unit[Doc], source: Source, frame: Frame) -> Ca
     costs = tuple(
         [entry.tokens + frame.cost(shown_role(entry), entry.parts, speaker(entry)) for entry in unit.entries]
     )
-    return Candidate(unit, source, costs, sum(costs))
+    external = any(map(_is_external, unit.entries))
+    return Candidate(unit, source, costs, sum(costs), external=external)
+
+
+def _is_external(entry: Entry | Doc) -> bool:
+    return entry.external if isinstance(entry, Doc) else trust.of(entry) is Origin.EXTERNAL
 
 
 def telling(one: Candidate, told: str) -> Candidate:
@@ -258,108 +258,6 @@ def _in_length(one: Candidate, room: int) -> Candidate:
     entry, level = found
     tokens = one.tokens - entry.tokens + level.tokens
     return one._replace(unit=Unit((summary_levels.at_level(entry, level),)), costs=(tokens,), tokens=tokens)
-
-
-def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, floor: float) -> list[Choice]:
-    """Divide a budget between the past and the current episode, both oldest first.
-
-    The latest message first; then up to `floor` of the budget for the rest of the current episode, marked messages
-    and then newest first; then what answers, marked answers of the past in a share of it and the rest by score, of the
-    past as of the current episode; then what is left for the current episode again. A share that is not used flows on.
-    """
-    shown: list[Choice | None] = [None] * len(current)
-    left = budget
-    if current:
-        latest = current[-1]
-        rule = "latest" if latest.tokens <= left else "cut"
-        shown[-1] = Choice(latest, True, rule, "the latest message is always shown", left)
-        left -= latest.tokens
-    reserved = min(left, int(budget * floor) - (budget - left))
-    rest = range(len(current) - 1)
-
-    def first(index: int) -> tuple[bool, int]:
-        return not current[index].markers, -current[index].unit.version
-
-    for index in sorted(rest, key=first):
-        one = current[index]
-        if one.tokens <= reserved:
-            shown[index] = Choice(one, True, "episode", "in the current episode, within its reserved share")
-            reserved -= one.tokens
-            left -= one.tokens
-    competing = [index for index in rest if shown[index] is None and current[index].relevance > 0]
-    found, left = _by_score([*past, *(current[index] for index in competing)], budget, left)
-    for index in competing[::-1]:
-        shown[index] = found.pop()
-    for index in sorted(rest, key=lambda index: -current[index].unit.version):
-        if shown[index] is not None:
-            continue
-        one = current[index]
-        if one.tokens <= left:
-            shown[index] = Choice(one, True, "episode", "in the current episode, in the share others left")
-            left -= one.tokens
-        else:
-            shown[index] = _too_large(one, left)
-    return found + [choice for choice in shown if choice is not None]
-
-
-def capped(choices: list[Choice], most: int) -> list[Choice]:
-    """Keep the best items by rank, so many at most, no group divided."""
-    there = [index for index, choice in enumerate(choices) if choice.included]
-    kept: set[int] = set()
-    left = most
-    for index in sorted(there, key=lambda at: best_first(choices[at].candidate)):
-        size = len(choices[index].candidate.costs)
-        if size <= left:
-            kept.add(index)
-            left -= size
-    why = f"not among the {most} best"
-    return [
-        choice._replace(included=False, rule="limit", reason=why)
-        if choice.included and index not in kept
-        else choice
-        for index, choice in enumerate(choices)
-    ]
-
-
-def best_first(one: Candidate) -> tuple[float, float, int]:
-    """Return what sorts candidates: by score, then as they were said."""
-    return -one.score, -one.relevance, one.unit.version
-
-
-def _by_score(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choice], int]:
-    """Choose what of the past fits into what is left of a budget, by score; return what is left."""
-    order = sorted(range(len(past)), key=lambda index: best_first(past[index]))
-    whole = sum(one.tokens for one in past) <= left
-    chosen: dict[int, Choice] = {}
-    for rank, index in enumerate(order):
-        one = past[index]
-        tokens = one.tokens
-        room = min(left, max(int(budget * RESULT), LEAST)) if len(one.costs) > 1 and not whole else 0
-        if tokens > room >= min(one.costs) + LEAST:
-            why = f"what answers in a tool call of {tokens} tokens"
-            chosen[index] = Choice(one, True, "excerpt", why, room)
-            left -= room
-        elif tokens <= left:
-            markers = one.unit.markers
-            why = f"marked {', '.join(markers)}, and relevant" if markers else "relevant to the query"
-            chosen[index] = _chosen((one, True, "score", why, 0))
-            left -= tokens
-        elif rank < EXCERPTS and tokens > budget * EXCERPT and left >= LEAST and len(one.costs) == 1:
-            excerpt = min(left, max(budget // 3, LEAST))
-            why = f"an excerpt of {tokens} tokens, relevant to the query"
-            chosen[index] = Choice(one, True, "excerpt", why, excerpt)
-            left -= excerpt
-        else:
-            chosen[index] = _too_large(one, left)
-    return list(map(chosen.__getitem__, range(len(past)))), left
-
-
-_chosen: Callable[[tuple[Candidate, bool, str, str, int]], Choice] = partial(tuple.__new__, Choice)
-"""Make a choice of all its fields at once: calling the class takes three times as long."""
-
-
-def _too_large(one: Candidate, left: int) -> Choice:
-    return _chosen((one, False, "budget", f"needs {one.tokens} tokens, {max(left, 0)} are left", 0))
 
 
 def fit(

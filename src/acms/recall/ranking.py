@@ -50,20 +50,26 @@ class Ranking:
 
     def _find_candidates(self, size: int) -> Ints:
         order = self._order if self.allowed is None else self._order * self.allowed
-        places = largest(order, size)
+        external = self.field.external
+        places = _largest_of_each(order, external, size)
         places = places[order[places] > 0]
         places = places[np.lexsort((places, -order[places]))]
         marked = self.field.marked()
         if marked is None or len(places) == len(self.field):
             return places
         marked[places] = False
+        if external is not None:
+            marked &= ~external
         others = np.flatnonzero(marked & (order > 0))
         others = others[largest(order[others], MARKED)]
         return np.concatenate([places, others[np.lexsort((others, -order[others]))]])
 
     def keep(self, tokens: int) -> None:
         """Keep the best candidates that hold so many tokens, a few at least, and all that are marked."""
-        held = self.field.column("tokens")[self.places].cumsum(dtype=np.int64)
+        held = self.field.column("tokens")[self.places]
+        if self.field.external is not None:  # external text keeps no other text out
+            held = held * ~self.field.external[self.places]
+        held = held.cumsum(dtype=np.int64)
         size = max(FEWEST, int(held.searchsorted(tokens)) + 1)
         if size >= len(self.places):
             return
@@ -144,3 +150,11 @@ class Ranking:
             found["meaning"] = SIGMA * max(0.0, float(scores.meaning[place]))
         found["mark"] = float(scores.marked[place] - scores.plain[place])
         return {name: round(value / best, 4) for name, value in found.items() if value > 0}
+
+
+def _largest_of_each(values: Floats, external: NDArray[np.bool_] | None, size: int) -> Ints:
+    """Return the places of the largest values: so many of external text and as many of all other text."""
+    if external is None:
+        return largest(values, size)
+    groups = [np.flatnonzero(external), np.flatnonzero(~external)]
+    return np.concatenate([places[largest(values[places], size)] for places in groups])

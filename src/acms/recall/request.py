@@ -48,6 +48,8 @@ class Recall:
     markers: Markers = ()
     #: Also find what was said in the other sessions of this namespace.
     namespace: str | None = None
+    #: Share of the budget that external text may take while other text that answers is left out.
+    external_share: float = 0.25
     #: Show only what this lets through; `home` is the namespace in which it names sessions.
     where: Where | None = None
     home: str = ""

@@ -13,7 +13,8 @@ from acms.log.in_force import Demotion, shown_role
 from acms.model import Entry, Kind, Privacy
 from acms.prompt_types import speak
 from acms.recall.candidates import Offer
-from acms.recall.planner import Candidate, Choice, Pairs, Scores, Steps, best_first, trimmed
+from acms.recall.planner import Candidate, Choice, Pairs, Scores, Steps, trimmed
+from acms.recall.selection import best_first, external_last
 
 SIGNAL = "rerank"
 """Name of its score among the parts of a relevance."""
@@ -28,6 +29,8 @@ class Reranked:
     most: int
     #: Holds for what comes out.
     min_relevance: float = 0.0
+    #: Share of these candidates that external text has while other text is left out.
+    external_share: float
 
 
 def reranked(offered: Offer, asked: Reranked, warnings: list[str]) -> Steps[Offer]:
@@ -36,7 +39,9 @@ def reranked(offered: Offer, asked: Reranked, warnings: list[str]) -> Steps[Offe
     Its score is the relevance of a candidate, and markers raise it as they raise any other; what takes the place of an
     earlier statement stays above it. Without an answer all stays as it was. Of blocked messages nothing is shown to it.
     """
-    order = sorted(range(len(offered.past)), key=lambda index: best_first(offered.past[index]))[: asked.most]
+    order = sorted(range(len(offered.past)), key=lambda index: best_first(offered.past[index]))
+    external = [index for index in order if offered.past[index].external]
+    order = external_last(order, external, int(asked.most * asked.external_share))[: asked.most]
     entries = [entry for index in order for entry in offered.past[index].unit.entries]
     known = {entry.id: entry for entry in entries if isinstance(entry, Entry)}
     wanted = [entry.id for entry in entries if entry.id not in known]

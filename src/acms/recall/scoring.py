@@ -120,21 +120,25 @@ def _score_words(
     sparse: list[tuple[float, Ints, Floats]] = []
     dense: list[tuple[float, Ints, Floats]] = []
     rarities: list[float] = []
+    heaviest = max((word.weight for word in words), default=0.0)
+    asked = 0.0
     for word in words:
         places, counts = corpus.word_postings(word)
         holders.append(places)
         weight = word.weight * rarity(size, len(places))
         rarities.append(weight)
+        if word.weight == heaviest:  # function words say nothing of what is asked, unless there are no others
+            information[places] += np.float32(weight)
+            asked += weight
         if not len(places):
             continue
         own[places] += np.float32(weight * (K1 + 1)) * counts / (counts + norms[places])
-        information[places] += np.float32(weight)
         (sparse if len(places) * SPARSE < size else dense).append((weight, places, counts))
     if sparse:
         near += _neighbours_of_rare_words(corpus, sparse)
     if dense:
         near += _neighbours_of_common_words(corpus, dense)
-    information /= np.float32(sum(rarities) or 1)
+    information /= np.float32(asked or 1)
     return own, near, information, holders, rarities
 
 

@@ -12,11 +12,8 @@ def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any]
     """Return `__getattr__` and `__dir__` of a package; `homes` says in which module each late name lives."""
 
     def find(name: str) -> Any:
-        module = sys.modules[package]
         if name in homes:
             return getattr(import_module(homes[name]), name)
-        if name in vars(module).get("__all__", ()):  # asked through another name of the package
-            return vars(module)[name]
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def names() -> list[str]:

@@ -25,6 +25,7 @@ from acms.server.openapi import document
 from acms.server.routes.table import OPERATIONS
 from acms.server.service import Service
 from acms.server.tenants import Engine
+from acms.server.token import TokenMiddleware
 
 __all__ = ["App", "create_app"]
 
@@ -35,21 +36,24 @@ class App(Router, Service):
     def __init__(self, url: str, config: ServerConfig, engine: Engine) -> None:
         Service.__init__(self, url, config, engine, document(OPERATIONS, __version__))
         self._mounts = Router(default=_nothing)
+        middleware = [Middleware(RequestMiddleware, service=self)]
+        if config.token is not None:
+            middleware.append(Middleware(TokenMiddleware, token=config.token))
         super().__init__(
             routes(self, OPERATIONS),
             redirect_slashes=False,
             default=ExceptionMiddleware(self._mounts),
             lifespan=self._running,
-            middleware=[Middleware(RequestMiddleware, service=self)],
+            middleware=middleware,
         )
 
     def mount(self, path: str, app: ASGIApp, name: str | None = None) -> None:
         """Serve another ASGI application below a path: an MCP server, `StaticFiles`. The service's own paths go first.
 
         It is called by the names and from the pages that the service allows; its answers have the service's header
-        fields where they say nothing else, so a page brings a Content-Security-Policy of its own. It is *not* behind
-        the keys and is given no tenant: who may use it is for itself to say. Numbers and log call it `unknown`. Its
-        lifespan is not run, and no WebSocket reaches it.
+        fields where they say nothing else, so a page brings a Content-Security-Policy of its own. It is behind the
+        token of the service, but *not* behind the keys, and is given no tenant: who may use it is for itself to say.
+        Numbers and log call it `unknown`. Its lifespan is not run, and no WebSocket reaches it.
         """
         self._mounts.mount(path, app, name)
 

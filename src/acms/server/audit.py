@@ -36,7 +36,7 @@ from acms.server.tenants import OWN, Stores, Tenant
 __all__ = ["Audit", "Noted", "trail"]
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
-KEY = "@audit"
+KEY = validation.AUDIT
 """The name of the log."""
 _LOOK = 10_000
 """Entries after an intent among which its outcome is looked for."""

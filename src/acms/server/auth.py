@@ -12,6 +12,7 @@ from acms.server.grants import Grants
 from acms.server.keys import Keys
 from acms.server.oidc import Tokens
 from acms.server.operation import Operation, Principal, Scope
+from acms.server.principal import EVERYWHERE, Access
 from acms.server.rates import Buckets, network
 
 __all__ = ["Gate"]
@@ -50,6 +51,7 @@ class Gate:
         if tokens is not None:
             self._ways += ("Authorization: Bearer, and an access token of the identity provider",)
         self._open = config.auth == "off"
+        self._writes = config.writes
         #: Without a key the name is what keeps a web page out that has given itself an address of this machine.
         self._hosts = frozenset(_bare(one) for one in config.hosts)
         if self._open and not self._hosts:
@@ -95,24 +97,32 @@ class Gate:
     ) -> Principal:
         """Return who asks; `AuthenticationError`, `PermissionDeniedError` or `RateLimitError` when it may not.
 
+        A service that is read-only refuses every operation that writes, to everybody.
+
         A valid key or token is never slowed down by what strangers do, not even those of its own address. `known` is
         who asks for the request of which this one is a part, and is not counted again.
         """
+        if operation.writes and not self._writes:
+            raise PermissionDeniedError(
+                f"this service is read-only, and {operation.name} writes",
+                options=("ask a service that writes: acms serve",),
+            )
         if operation.scope is None:
             return self._everybody
         found = known or await self.known(headers, address)
-        if operation.scope not in found.scopes:
-            denied = PermissionDeniedError(
-                f"the key lacks the scope {operation.scope.value}",
-                options=("use a key that has it", "ask who runs the service for one"),
-            )
-            denied.scope = operation.scope.value
-            raise denied
-        if found.namespaces is None:
-            return found
-        if operation.scope is Scope.ADMIN:
-            raise PermissionDeniedError("this is about the whole tenant, and the key is bound to namespaces")
-        return replace(found, access=await self._grants.access(found))
+        _check_scope(found, operation.scope)
+        return found if found.namespaces is None else replace(found, access=await self._grants.access(found))
+
+    async def confirm(self, admitted: Principal, authorization: str, scope: Scope | None) -> Access:
+        """Return which namespaces a request that was admitted may use now; errors as of `admit`, counting nothing."""
+        if self._open:
+            return EVERYWHERE
+        found = await self._find(authorization)
+        if found.tenant != admitted.tenant:
+            raise AuthenticationError(options=self._ways)
+        if scope is not None:
+            _check_scope(found, scope)
+        return await self._grants.access(found)
 
     async def known(self, headers: Mapping[str, str], address: str) -> Principal:
         """Return whose key or token was sent, whatever it may do; errors as of `admit`."""
@@ -125,17 +135,34 @@ class Gate:
 
     async def _known(self, given: str, address: str) -> Principal:
         """Return whose key or access token this is; who has none that is valid is counted."""
-        token = _token(given)
         try:
-            if self._tokens is not None and token is not None:
-                return await self._tokens.find(token)
-            found = await self._keys.find(given)
-            if found is None:
-                raise AuthenticationError(options=self._ways)
-            return found
+            return await self._find(given)
         except (AuthenticationError, UnreachableError):
             _wait(self._strangers, network(address), "without a valid key")
             raise
+
+    async def _find(self, given: str) -> Principal:
+        """Return whose key or access token this is; `AuthenticationError` when it is not valid."""
+        token = _token(given)
+        if self._tokens is not None and token is not None:
+            return await self._tokens.find(token)
+        found = await self._keys.find(given)
+        if found is None:
+            raise AuthenticationError(options=self._ways)
+        return found
+
+
+def _check_scope(found: Principal, scope: Scope) -> None:
+    """Raise `PermissionDeniedError` when a key or token is not for what is asked."""
+    if scope not in found.scopes:
+        denied = PermissionDeniedError(
+            f"the key lacks the scope {scope.value}",
+            options=("use a key that has it", "ask who runs the service for one"),
+        )
+        denied.scope = scope.value
+        raise denied
+    if found.namespaces is not None and scope is Scope.ADMIN:
+        raise PermissionDeniedError("this is about the whole tenant, and the key is bound to namespaces")
 
 
 def _token(given: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from acms.errors import ConfigurationError, ValidationError
@@ -13,6 +13,8 @@ from acms.server.oidc import OIDCConfig
 
 __all__ = ["Limits", "ServerConfig"]
 
+SHORTEST_TOKEN = 22
+"""Characters of base64 that hold 128 random bits."""
 _ORIGIN = re.compile(r"https?://[a-z0-9.:\[\]-]+")
 
 
@@ -72,10 +74,14 @@ class ServerConfig:
     #: Web pages that may call it (`https://app.example.org`); none by default.
     origins: tuple[str, ...] = ()
     limits: Limits = Limits()
+    #: Whether operations that write are answered. Without it each is refused with 403, and the store is opened
+    #: read-only where it lies in a file or on a server.
+    writes: bool = True
+    #: A secret without which every request is refused. A browser shows it once in the query, as `?token=`, and is
+    #: given a cookie. None: it is open to everybody on this machine, or to keys.
+    token: str | None = field(default=None, repr=False)
     #: Whether this process works off jobs; else `acms worker` must run somewhere.
     works: bool = True
-    #: Tenants whose stores are kept open.
-    open_tenants: int = 256
     #: Sessions of one tenant that are kept ready.
     ready_sessions: int = 1024
     #: Seconds that requests and jobs under way may take to finish when it is stopped.
@@ -91,6 +97,10 @@ class ServerConfig:
             )
         if self.auth == "off" and self.oidc is not None:
             raise ConfigurationError("access tokens are not looked at while auth is 'off': require keys")
+        if self.works and not self.writes:
+            raise ConfigurationError("a service that does not write cannot work off jobs: works=False")
+        if self.token is not None and len(self.token) < SHORTEST_TOKEN:
+            raise ConfigurationError(f"the token must have at least {SHORTEST_TOKEN} characters")
         for one in self.origins:
             if not _ORIGIN.fullmatch(one):
                 raise ConfigurationError(
@@ -99,7 +109,6 @@ class ServerConfig:
         try:
             if validation.name(self.tenant, "tenant").startswith("@"):
                 raise ValidationError("names that begin with @ are the service's own", field="tenant")
-            validation.whole(self.open_tenants, "open_tenants", least=1)
             validation.whole(self.ready_sessions, "ready_sessions", least=1)
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error

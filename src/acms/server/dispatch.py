@@ -18,19 +18,29 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from acms.errors import MediaTypeError, MethodError, SessionNotFoundError, TooLargeError, ValidationError
+from acms.errors import (
+    ACMSError,
+    MediaTypeError,
+    MethodError,
+    SessionNotFoundError,
+    TooLargeError,
+    ValidationError,
+)
 from acms.server import wire
 from acms.server.deadlines import Deadlines, within
 from acms.server.middleware import ADMITTED, EXCHANGE, Exchange, slashes
 from acms.server.operation import BASE, Call, Operation, Reply
 from acms.server.principal import EVERYWHERE
+from acms.server.rights import Right, drop_client, end_stream, limit_send_buffer
 from acms.server.service import Service
 
-__all__ = ["pairs", "routes"]
+__all__ = ["pairs", "read_body", "routes"]
 
 EVENTS = "text/event-stream"
+STREAMS = frozenset({EVENTS, "application/x-ndjson"})
+"""Media types of answers that are sent piece by piece, for as long as it takes."""
 TAKEN_SECONDS = 30.0
-"""Until somebody who is sent a stream of events must have taken a piece of it."""
+"""That a client may take to receive one piece of a stream."""
 
 
 def routes(service: Service, operations: Iterable[Operation]) -> list[Route]:
@@ -61,7 +71,29 @@ class _Resource:
             scope["path_params"] = {name: value.replace("%2F", "/") for name, value in named.items()}
         exchange.operation = operation = self._find(scope["method"], scope["path_params"])
         call = await self._read(operation, exchange, scope, receive)
-        timed = call.stream is None and operation.media != "application/x-ndjson"
+        call.right = Right(
+            self._service.rights,
+            call.principal,
+            exchange.headers,
+            operation.scope,
+            operation.action,
+            call.path.get("context_id"),
+        )
+        try:
+            with call.right:
+                await self._serve(call, scope, receive, send)
+        except ACMSError as error:
+            if error is not call.right.error or not exchange.status:
+                raise
+            exchange.code = error.code
+            if operation.media != EVENTS:
+                drop_client(scope)  # the client must see that what it has is not whole
+            await end_stream(scope, send)
+
+    async def _serve(self, call: Call[Any, Any], scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the operation of a request that was admitted, and send its answer."""
+        operation = call.operation
+        timed = call.stream is None and operation.media not in STREAMS
         lease = None
         if operation.scope is not None:  # else it is nobody's data: answered also while no store does
             call.tenant = await self._service.stores.of(call.principal.tenant)
@@ -69,7 +101,10 @@ class _Resource:
         try:
             reply = await self._run(call, timed)
             try:
-                sent = _taken(send) if operation.media == EVENTS else send
+                sent = send
+                if operation.media in STREAMS:
+                    limit_send_buffer(scope)
+                    sent = _taken(send, scope)
                 await _answer(reply, operation, scope["method"])(scope, receive, sent)
             finally:
                 if isinstance(reply.body, AsyncGeneratorType):  # the client may have left it halfway
@@ -178,6 +213,11 @@ def _limited(receive: Receive, headers: Mapping[str, str], most: int) -> Receive
     return limited
 
 
+async def read_body(receive: Receive, headers: Mapping[str, str], most: int) -> bytes:
+    """Return a body of up to so many bytes; `TooLargeError` for more."""
+    return await _whole(_limited(receive, headers, most))
+
+
 async def _whole(receive: Receive) -> bytes:
     """Return a body; `Request.body()` takes 3 µs more, as it reads through a generator."""
     pieces, more = list[bytes](), True
@@ -190,15 +230,15 @@ async def _whole(receive: Receive) -> bytes:
     return b"".join(pieces)
 
 
-def _taken(send: Send) -> Send:
-    """Return what sends a stream that goes on, to somebody who takes it: else it would wait with what it has read."""
+def _taken(send: Send, scope: Scope) -> Send:
+    """Return what sends the pieces of a stream, and drops a client that does not take them."""
 
     async def taken(message: Message) -> None:
         try:
             async with asyncio.timeout(TAKEN_SECONDS):
                 await send(message)
         except TimeoutError:
-            raise ClientDisconnect from None
+            drop_client(scope)
 
     return taken
 

@@ -143,8 +143,7 @@ class Grants:
 
 def _check(tenant: str, namespace: str) -> None:
     validation.name(tenant, "tenant")
-    if validation.name(namespace, "namespace") == OWN:
-        raise ValidationError(f"{OWN!r} is reserved", field="namespace")
+    validation.namespace_name(namespace)
 
 
 def _of_tenant(tenant: str) -> str:

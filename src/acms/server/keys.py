@@ -1,8 +1,9 @@
 """API keys: `acms_<id>_<secret>`, of which only the SHA-256 of the secret is kept.
 
-A key is a row on one of 32 shelves, which are values of the service's own tenant. A shelf is read at most once in two
-seconds, however often keys are tried: so an unknown id costs no more than a known one, and a key that is revoked
-anywhere ends everywhere within that time. A plain hash is enough: nobody guesses 260 random bits.
+A key is a row on one of 32 shelves, which are values of the service's own tenant. A shelf is read at most once in a
+second, however often keys are tried: so an unknown id costs no more than a known one, and a key that is revoked
+anywhere ends everywhere within two seconds, with the streams that it opened (`rights`). A plain hash is enough:
+nobody guesses 260 random bits.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from acms.storage.kv import update_entry
 
 __all__ = ["USUAL", "Key", "Keys"]
 
-FRESH = 2.0
+FRESH = 1.0
 """Seconds for which a shelf is believed."""
 _ID, _SECRET = 8, 52
 _SHELVES = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -279,7 +280,7 @@ def _namespaces(given: Iterable[str]) -> tuple[str, ...]:
     """Return the names of namespaces, without the service's own."""
     if isinstance(given, str):
         raise ValidationError("must be a list of names", field="namespaces")
-    found = tuple(sorted({validation.name(one, "namespaces") for one in given}))
+    found = tuple(sorted({validation.namespace_name(one, "namespaces") for one in given}))
     if OWN in found:
         raise ValidationError(f"{OWN!r} is reserved", field="namespaces")
     return found

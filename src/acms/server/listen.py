@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import Any, cast
 
 from uvicorn import Config, Server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from acms.server.rights import TRANSPORT
 
 __all__ = ["Bounded", "Listening", "bounded"]
 
@@ -89,6 +92,7 @@ class Bounded(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Begin to answer, or let the request wait for its turn."""
         self._fed, self._rest = 0, True
+        cast("dict[str, Any]", self.scope)["extensions"] = {TRANSPORT: self.transport}
         super().on_headers_complete()
         if len(self.pipeline) > WAITING:
             raise _BeyondError

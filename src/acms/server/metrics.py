@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from acms.observability.events import (
-    Compacted,
     Event,
     Ingested,
     JobFailed,
@@ -54,14 +53,12 @@ class Metrics:
             "acms_http_request_seconds", "Time to answer.", ("operation",), buckets=_SECONDS, registry=own
         )
         self._messages = Counter("acms_messages", "Messages stored.", registry=own)
-        self._stored = Counter("acms_message_tokens", "Tokens of the messages stored.", registry=own)
         self._asked = Counter(
             "acms_tokens_asked", "Tokens of the budgets that were given.", ("verb",), registry=own
         )
         self._used = Counter(
             "acms_tokens_used", "Tokens that were shown within them.", ("verb",), registry=own
         )
-        self._saved = Counter("acms_tokens_saved", "Tokens that summaries took out of force.", registry=own)
         self._refused = Counter(
             "acms_budget_rejections", "Calls whose budget was too small.", ("code",), registry=own
         )
@@ -74,15 +71,10 @@ class Metrics:
         self._parts = Counter(
             "acms_prompt_tokens", "Tokens of prompts, by what they are used for.", ("part",), registry=own
         )
-        self._paid = Counter(
-            "acms_prompt_paid_tokens", "Tokens of prompts in units of uncached input.", registry=own
-        )
         self._jobs = Counter("acms_jobs", "Attempts of jobs that ended.", ("kind", "state"), registry=own)
         self.waiting = Gauge(
             "acms_jobs_waiting", "Jobs that are due or put off, of the open stores.", registry=own
         )
-        self.open = Gauge("acms_http_requests_open", "Requests under way.", registry=own)
-        self.tenants = Gauge("acms_tenants_open", "Stores that are open.", registry=own)
         #: Finds the child with some labels: looking it up in the metric costs more than counting.
         self._child = cache(_child)
 
@@ -109,18 +101,14 @@ class Metrics:
             case Ingested():
                 if not event.repeated:
                     self._messages.inc()
-                    self._stored.inc(event.tokens)
             case Planned():
                 self._child(self._asked, event.verb).inc(event.budget)
                 self._child(self._used, event.verb).inc(event.used_tokens)
-            case Compacted():
-                self._saved.inc(max(0, event.tokens_before - event.tokens_after))
             case PromptRendered():
                 self._child(self._asked, "prompt").inc(event.budget or 0)
                 self._child(self._used, "prompt").inc(event.upper_bound)
                 if event.tokens:
                     self._share.observe(event.predicted_cached_tokens / event.tokens)
-                self._paid.inc(event.paid)
                 for part in fields(event.use):
                     self._child(self._parts, part.name).inc(getattr(event.use, part.name))
             case PromptFailed():

@@ -1,8 +1,8 @@
 """Access tokens of an OpenID Connect provider: JWTs of one issuer, verified with the keys that it publishes.
 
-The issuer is the operator's choice. Its discovery document and its keys are read again every five minutes, and at once
-for a key that is not known, but not more often than every ten seconds, whoever asks. While the provider does not answer
-the keys go on for a day.
+The issuer is the operator's choice. Its discovery document and its keys are read again every five minutes, while tokens
+are checked with the keys that are known: a provider that does not answer delays none of them, and its keys are used for
+a day. For a key that is not known they are read at once, but not more often than every ten seconds, whoever asks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -101,13 +101,21 @@ class OIDCConfig:
 class Tokens:
     """Reads off access tokens who asks."""
 
-    def __init__(self, config: OIDCConfig, *, elapsed: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        config: OIDCConfig,
+        *,
+        clock: Callable[[], float] = time,
+        elapsed: Callable[[], float] = monotonic,
+    ) -> None:
         try:
             import jwt
         except ImportError:
             raise MissingExtraError("oidc", "pyjwt") from None
         self._jwt = jwt
         self._config = config
+        #: Seconds since 1970, for the times in tokens.
+        self.clock = clock
         self._keys = _PublishedKeys(config.issuer, jwt.PyJWK, elapsed)
 
     async def open(self) -> None:
@@ -152,7 +160,10 @@ class Tokens:
         jwt = self._jwt
         try:
             header = jwt.get_unverified_header(token)
-            return await self._decoded(token, header.get("kid"), header.get("alg"))
+            claims = await self._decoded(token, header.get("kid"), header.get("alg"))
+            if claims["exp"] <= self.clock() - self._config.skew_seconds:
+                raise jwt.ExpiredSignatureError
+            return claims
         except jwt.ExpiredSignatureError:
             why = "the access token has expired"
         except jwt.InvalidAudienceError:
@@ -203,6 +214,8 @@ class _PublishedKeys:
         self._read = self._tried = -STALE
         self._failed = False
         self._reading: asyncio.Future[None] | None = None
+        #: Waits for the keys on behalf of nobody, while those that are known are used.
+        self._background: asyncio.Future[None] | None = None
 
     async def find(self, kid: str | None, algorithm: str, *, anew: bool) -> list[Any]:
         """Return the key of an id if it is for the algorithm; without an id all that are.
@@ -210,7 +223,12 @@ class _PublishedKeys:
         They are read again when that is due, or is wanted and was not done just now. `UnreachableError` when the
         provider does not answer and none is known, or not this one.
         """
-        if anew or self._elapsed() - self._read >= FRESH:
+        age = self._elapsed() - self._read
+        known = bool(self._known) if kid is None else kid in self._known
+        if known and not anew and age < STALE:
+            if age >= FRESH:
+                self._refresh_in_background()
+        elif anew or age >= FRESH:
             await self._refresh_when_due()
         if self._elapsed() - self._read >= STALE:
             raise UnreachableError("the identity provider does not answer, and its keys are not known")
@@ -229,8 +247,20 @@ class _PublishedKeys:
             made = self._made[kid, algorithm] = self._make(dict(self._known[kid]), algorithm)
         return made
 
+    def _refresh_in_background(self) -> None:
+        """Begin to read the keys if that is due; nobody waits for it."""
+        if self._background is None and self._due():
+            self._background = asyncio.ensure_future(self._refresh_when_due())
+            self._background.add_done_callback(self._refreshed)
+
+    def _refreshed(self, _: asyncio.Future[None]) -> None:
+        self._background = None
+
+    def _due(self) -> bool:
+        return self._elapsed() - self._tried >= PAUSE
+
     async def _refresh_when_due(self) -> None:
-        if self._reading is None and self._elapsed() - self._tried < PAUSE:
+        if self._reading is None and not self._due():
             return
         try:
             await self.refresh()
@@ -269,7 +299,11 @@ class _PublishedKeys:
         return str(document["jwks_uri"])
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Give up what is being read, and close the connections."""
+        for task in (self._background, self._reading):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
         await self._provider.aclose()
         if self._listing is not None:
             await self._listing[1].aclose()

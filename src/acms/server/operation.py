@@ -17,6 +17,7 @@ from acms.server.principal import Action, Principal, Scope
 
 if TYPE_CHECKING:
     from acms.server.config import ServerConfig
+    from acms.server.rights import Right
     from acms.server.service import Service
     from acms.server.tenants import Tenant
 
@@ -66,6 +67,8 @@ class Call(Generic[Q, B]):
     ends: list[Callable[[], object]] = field(default_factory=lambda: [])
     #: The data of whoever asks; unset for an operation that needs nobody to be known.
     tenant: Tenant = field(init=False)
+    #: The right to make the request, which may end before the request does.
+    right: Right = field(init=False)
 
     @property
     def idempotency_key(self) -> str | None:

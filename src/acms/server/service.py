@@ -21,6 +21,7 @@ from acms.server.grants import Grants
 from acms.server.keys import Keys
 from acms.server.metrics import Metrics
 from acms.server.oidc import Tokens
+from acms.server.rights import Rights
 from acms.server.streams import Streams
 from acms.server.tenants import OWN, Engine, Stores, working
 
@@ -28,6 +29,8 @@ LOOK_SECONDS = 15.0
 """How often jobs are looked for that nobody in this process asked for."""
 GLANCE_SECONDS = 1.0
 """How often a store is asked whether anybody committed, after which they are looked for at once."""
+OPEN_TENANTS = 256
+"""Tenants whose stores are kept open; the least recently used one is closed."""
 QUIET_SECONDS = 1.0
 """After the last answer, when nobody asks any more for a while."""
 READY_SECONDS = 2.0
@@ -44,14 +47,16 @@ class Service:
         self.stores = Stores(
             url,
             working(replace(engine, config=told), config.works),
-            most=config.open_tenants,
+            most=OPEN_TENANTS,
             ready=config.ready_sessions,
+            read_only=not config.writes,
         )
         self.audit = Audit(self.stores)
         self.keys = Keys(self.stores, self.audit)
         self.grants = Grants(self.stores, self.keys)
         self.tokens = None if config.oidc is None else Tokens(config.oidc)
         self.gate = Gate(config, self.keys, self.grants, self.tokens)
+        self.rights = Rights(self.gate, self.stores)
         self.streams = Streams(config.limits.key_streams)
         #: The OpenAPI document.
         self.document = document
@@ -59,7 +64,7 @@ class Service:
         self.open_requests = 0
         #: When the last one was answered.
         self.answered = 0.0
-        self._looking: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -75,8 +80,9 @@ class Service:
                 "a key is required, and none was ever made: acms keys create --tenant NAME",
                 options=("acms keys create --tenant NAME, then serve", "acms serve --host 127.0.0.1"),
             )
+        self._tasks.append(asyncio.create_task(self.rights.run(), name="acms-server-rights"))
         if self.config.works:
-            self._looking = asyncio.create_task(self._look(), name="acms-server-jobs")
+            self._tasks.append(asyncio.create_task(self._look(), name="acms-server-jobs"))
 
     async def _look(self) -> None:
         """Look for jobs that others left: of processes that appended, that died, or that put something off."""
@@ -108,8 +114,6 @@ class Service:
     async def numbers(self) -> bytes:
         """Return what was counted, as Prometheus reads it."""
         tenants = self.stores.open()
-        self.metrics.tenants.set(len(tenants))
-        self.metrics.open.set(self.open_requests)
         due = JobQuery(states=(JobState.READY,), limit=PAGE)
         pages = await asyncio.gather(*[tenant.handle.jobs(due) for tenant in tenants])
         self.metrics.waiting.set(sum(len(page.items) for page in pages))
@@ -125,8 +129,8 @@ class Service:
         except TimeoutError:
             log(logging.WARNING, "stopped_with_requests", open=self.open_requests)
         await self.audit.stop()
-        if self._looking is not None:
-            self._looking.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self.tokens is not None:
             await self.tokens.aclose()
         await self.stores.aclose()

@@ -24,13 +24,13 @@ from acms.ports import Embedder, Handle, HasCommits, KVMemory, Reflector, Rerank
 from acms.providers.tokens import token_counter
 from acms.server.principal import EVERYWHERE, Access, Action
 from acms.session import ACMS
-from acms.storage import handles, open_storage
+from acms.storage import handles, open_storage, urls
 from acms.storage.kv_home import InMemoryKV, KVHome
 from acms.storage.shards import Shards
 
 __all__ = ["OWN", "Engine", "Lease", "Stores", "Tenant"]
 
-OWN = "@acms"
+OWN = validation.RESERVED_NAMESPACE
 """Name of what the service keeps for itself: the tenant of its keys, and in every tenant the namespace of its audit."""
 
 
@@ -317,8 +317,10 @@ def _unknown(id: str) -> SessionNotFoundError:
 class Stores:
     """The stores of all tenants, by the URL of one of them; each is opened when it is first asked for."""
 
-    def __init__(self, url: str, engine: Engine, *, most: int = 256, ready: int = 1024) -> None:
-        self.url = url
+    def __init__(
+        self, url: str, engine: Engine, *, most: int = 256, ready: int = 1024, read_only: bool = False
+    ) -> None:
+        self.url = urls.read_only(url) if read_only else url
         self.engine = engine
         self._most = sys.maxsize if url.startswith("memory:") else most  # what it holds would be gone
         self._ready = ready
@@ -326,7 +328,7 @@ class Stores:
         self._opening: dict[str, asyncio.Future[Tenant]] = {}
         scheme = urlsplit(url).scheme
         file = url.partition("?")[0]
-        self._shards = Shards(file) if not scheme and file.endswith(".toml") else None
+        self._shards = Shards(file, read_only=read_only) if not scheme and file.endswith(".toml") else None
         given = dict(parse_qsl(urlsplit(url).query))
         if "tenant" in given:
             raise ConfigurationError(
@@ -358,7 +360,8 @@ class Stores:
             return InMemoryKV()
         from acms.storage.sqlite.kv import SQLiteKV
 
-        return SQLiteKV(path, tenant=handle.tenant, durability=handle.durability)
+        read_only: bool = getattr(handle, "read_only", False)
+        return SQLiteKV(path, tenant=handle.tenant, durability=handle.durability, read_only=read_only)
 
     async def of(self, name: str) -> Tenant:
         """Return the data of a tenant, open."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from acms.errors import ConfigurationError, MissingExtraError
+from acms.model import VectorSearchResult
 from acms.ports import Handle
 from acms.runtime.lazy import lazily
 from acms.storage import urls
@@ -14,30 +15,34 @@ from acms.storage.wrapper import CachedStorage, CacheStats, WrapperStorage
 
 if TYPE_CHECKING:
     from acms.storage.chroma.vectors import ChromaVectors
-    from acms.storage.memory.store import MemoryStorage
-    from acms.storage.postgres.store import PostgresStorage
+    from acms.storage.memory.store import InMemoryBackend, MemoryStorage
+    from acms.storage.postgres.store import PostgresBackend, PostgresStorage
     from acms.storage.shards import Shards
-    from acms.storage.sqlite.store import SQLiteStorage
-    from acms.storage.wrapper import FaultyStorage
+    from acms.storage.sqlite.store import SQLiteBackend, SQLiteStorage
 
 __all__ = [
     "CacheStats",
     "CachedStorage",
     "ChromaVectors",
-    "FaultyStorage",
+    "InMemoryBackend",
     "MemoryStorage",
+    "PostgresBackend",
     "PostgresStorage",
+    "SQLiteBackend",
     "SQLiteStorage",
     "Shards",
+    "VectorSearchResult",
     "WrapperStorage",
     "open_storage",
 ]
 
 _HOMES = {
     "ChromaVectors": "acms.storage.chroma.vectors",
-    "FaultyStorage": "acms.storage.wrapper",
+    "InMemoryBackend": "acms.storage.memory.store",
     "MemoryStorage": "acms.storage.memory.store",
+    "PostgresBackend": "acms.storage.postgres.store",
     "PostgresStorage": "acms.storage.postgres.store",
+    "SQLiteBackend": "acms.storage.sqlite.store",
     "SQLiteStorage": "acms.storage.sqlite.store",
     "Shards": "acms.storage.shards",
 }
@@ -54,6 +59,7 @@ def open_storage(url: str | Path) -> Handle:
         sqlite:///notes.db?durability=relaxed          faster; a power cut may lose the last commits
         sqlite:///notes.db?tenant=acme                 data of one owner, invisible to others
         postgresql://user@host/acms?tenant=acme        a database; needs the extra `postgres`
+        postgresql://user@host/acms?mode=ro            every transaction is read-only
         postgresql://h1,h2/acms?target_session_attrs=read-write&durability=quorum
                                                        the node of several that takes writes
         postgresql://host/acms?hints=on                wake `acms worker` at once

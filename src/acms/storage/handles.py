@@ -37,6 +37,8 @@ class Here:
     write_queues: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)
     #: Embedders at work on it, by identity and mode of privacy, as long as a session uses them.
     embeddings: WeakValueDictionary[tuple[int, Any], Any] = field(default_factory=WeakValueDictionary)
+    #: What reads pages for its streams of events.
+    pages: Any = None
     #: The worker for the jobs in it.
     background: Any = None
     #: When something was last appended by a session, on the monotonic clock.

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from acms.errors import CorruptRecordError, SessionNotFoundError, ValidationError
-from acms.log import validation
+from acms.log import policy, validation
 from acms.log.encoding import load_mapping, moment
-from acms.model import EMPTY, Context, ContextQuery, Head, Json
+from acms.log.settings import ERASED, LABELS, METADATA, NAME, read_setting, validate_session_title
+from acms.model import EMPTY, Context, ContextQuery, Head, Json, Kind, State
 from acms.ports import HasHeads, StorageBackend
 from acms.results import ContextInfo, SessionPage
 
-NAME, LABELS, METADATA = "name", "labels", "metadata"
-"""Names of the settings that say what a session is."""
 _TIMES = ("after", "before")
 
 
@@ -24,7 +23,7 @@ def described(
     """Return the settings that say what a session is: those that are given; None takes an empty one away."""
     found: dict[str, Json] = {}
     if name is not None:
-        found[NAME] = validation.text(name, NAME, limit=4 * validation.NAME_CHARS) or None
+        found[NAME] = validate_session_title(name) or None
     if labels is not None:
         found[LABELS] = list(validation.labels(labels)) or None
     if metadata is not None:
@@ -40,8 +39,7 @@ def info(context: Context, head: Head) -> ContextInfo:
         namespace=context.namespace,
         parent_id=context.parent,
         fork_version=context.fork,
-        message_count=head.messages,
-        total_tokens=head.tokens,
+        **_counts(context.settings, head.messages, head.tokens),
         latest_version=head.version,
         last_message_id=head.last_message,
         counter=context.counter,
@@ -66,31 +64,53 @@ def _read(row: Sequence[Any]) -> ContextInfo:
         row
     )
     try:
+        settings = load_mapping(written) if written else EMPTY
         return ContextInfo(
             id=id,
             key=key,
             namespace=namespace,
             parent_id=parent,
             fork_version=fork,
-            message_count=messages,
-            total_tokens=tokens,
+            **_counts(settings, messages, tokens),
             latest_version=version,
             last_message_id=last,
             counter=counter,
             created_at=moment(created),
             deleted_at=None if deleted is None else moment(deleted),
-            **_about(load_mapping(written)) if written else {},
+            **_about(settings),
         )
     except (CorruptRecordError, TypeError, ValueError, OverflowError) as error:
         raise CorruptRecordError(f"context {id} does not read back: {error}") from error
 
 
-def _about(settings: Mapping[str, Json]) -> dict[str, Any]:
-    """Return what settings say a session is called and listed by."""
+def _counts(settings: Mapping[str, Json], messages: int, tokens: int) -> dict[str, int]:
+    """Return the counters of a session: what its head counts, less what was erased."""
+    erased = read_setting(settings, ERASED, {})
     return {
-        NAME: settings.get(NAME),
-        LABELS: tuple(settings.get(LABELS, ())),
-        METADATA: settings.get(METADATA, EMPTY),
+        "message_count": messages - erased.get("messages", 0),
+        "total_tokens": tokens - erased.get("tokens", 0),
+    }
+
+
+async def count_erased(storage: StorageBackend, context: str) -> None:
+    """Note in the settings of a context how many of its messages were erased, inherited ones too.
+
+    The head goes on counting them: positions and the hash chain depend on it. A list of sessions reads settings anyway.
+    """
+    found = await storage.read(context, kinds=(Kind.MESSAGE,), deleted=True)
+    erased = [entry for entry in found if entry.state is State.ERASED]
+    counts = {"messages": len(erased), "tokens": sum(entry.tokens for entry in erased)} if erased else None
+    known = (await storage.context(context)).settings.get(ERASED)
+    if known != counts:
+        await policy.update(storage, context, lambda _: {ERASED: counts})
+
+
+def _about(settings: Mapping[str, Json]) -> dict[str, Any]:
+    """Return what settings say a session is called and listed by; `verify` reports what is damaged."""
+    return {
+        NAME: read_setting(settings, NAME),
+        LABELS: tuple(read_setting(settings, LABELS, ())),
+        METADATA: read_setting(settings, METADATA, EMPTY),
     }
 
 

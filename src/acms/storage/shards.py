@@ -46,10 +46,12 @@ class Shards:
     """The stores of many tenants, by a file that says which tenant lies where.
 
     The file is read once. Nothing is opened before it is used, and the tenants of one shard share its connections.
+    `read_only` opens every shard with `mode=ro`.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
         self.path = Path(path)
+        self._read_only = read_only
         self._default, self._shards, self._tenants = _read(self.path)
         #: By tenant.
         self._handles: dict[str, Handle] = {}
@@ -115,6 +117,8 @@ class Shards:
         if relative is not None:
             file = (self.path.parent / unquote(relative[1])).absolute()
             url = f"sqlite:///{quote(file.as_posix())}{relative[2]}"
+        if self._read_only:
+            url = urls.read_only(url)
         try:
             return storage.open_storage(f"{url}{'&' if '?' in url else '?'}tenant={quote(tenant, safe='')}")
         except ConfigurationError as error:

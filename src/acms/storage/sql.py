@@ -20,6 +20,7 @@ from acms.log.encoding import (
     parts_to_json,
     spans_from_json,
 )
+from acms.log.seal import compute_seal
 from acms.model import (
     EMPTY,
     Context,
@@ -40,6 +41,8 @@ from acms.model import (
 _NONSENSE = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError)
 """What reading a row that nobody of ours wrote may raise."""
 
+SEAL = "@seal"
+"""Name under which the seal of a context lies among its settings in a row; nothing else sees it there."""
 ENDLESS = 1 << 62
 """Above every number and version in a store."""
 VERSION_BITS = 32
@@ -194,6 +197,7 @@ def read_context(row: Sequence[Any]) -> Context:
         row
     )
     try:
+        known = load_mapping(settings)
         return Context(
             id=id,
             namespace=namespace,
@@ -203,13 +207,52 @@ def read_context(row: Sequence[Any]) -> Context:
             fork=fork,
             lineage=read_lineage(lineage),
             counter=counter,
-            settings=load_mapping(settings),
+            settings={name: value for name, value in known.items() if name != SEAL},
             settings_rev=rev,
             created_at=moment(created_at),
             deleted_at=None if deleted_at is None else moment(deleted_at),
         )
     except _NONSENSE as error:
         raise CorruptRecordError(f"context {id} does not read back: {error}") from error
+
+
+def seal_columns(id: str, values: Mapping[str, Any]) -> str:
+    """Return the column `settings` of a context that is to be inserted with these columns, with its seal."""
+    settings = {name: value for name, value in load_mapping(values["settings"]).items() if name != SEAL}
+    return _write_settings(
+        Context(
+            id=id,
+            namespace=values["namespace"],
+            key=values["key"],
+            root=id,
+            parent=values["parent"],
+            fork=values["fork"],
+            lineage=read_lineage(values["lineage"]),
+            counter=values["counter"],
+            settings=settings,
+            settings_rev=values["settings_rev"],
+            created_at=moment(values["created_at"]),
+            deleted_at=None if values["deleted_at"] is None else moment(values["deleted_at"]),
+        )
+    )
+
+
+def change_settings(row: Sequence[Any], changed: Context) -> str:
+    """Return the column `settings` of a context that is to be as `changed`, given its row.
+
+    A seal that does not fit the row stays as it is: a change of settings must not hide what was done to the row before.
+    """
+    return _write_settings(changed, None if seal_fits(row) else load_mapping(row[9])[SEAL])
+
+
+def seal_fits(row: Sequence[Any]) -> bool:
+    """Return whether a context is as its seal says; true without one. The row has the columns of `context`."""
+    seal = load_mapping(row[9]).get(SEAL)
+    return seal is None or seal == compute_seal(read_context(row))
+
+
+def _write_settings(context: Context, seal: str | None = None) -> str:
+    return dump({**context.settings, SEAL: seal or compute_seal(context)})
 
 
 def read_lineage(written: str) -> tuple[tuple[str, int], ...]:

@@ -73,6 +73,13 @@ def refuse_options(url: str, given: Mapping[str, str], *names: str, **choices: t
             raise ConfigurationError(f"{without_password(url)!r}: there is no option {name!r}, only {known}")
 
 
+def read_only(url: str) -> str:
+    """Return the URL of the same store, opened read-only where it lies in a file or on a server."""
+    if not url.startswith(("sqlite:", "postgresql:", "postgres:")) or url.endswith("mode=ro"):
+        return url
+    return f"{url}{'&' if '?' in url else '?'}mode=ro"
+
+
 def postgres(url: str) -> PostgresUrl:
     """Take our options out of the URL of a PostgreSQL database; all others are libpq's."""
     place, _, query = url.partition("?")
@@ -93,6 +100,8 @@ def postgres(url: str) -> PostgresUrl:
             raise ConfigurationError(
                 f"{without_password(url)!r}: {name} must be {wanted}", options=(f"leave it out: {advice}",)
             ) from None
+    if "mode" in ours:
+        ours["read_only"] = ours.pop("mode")
     return PostgresUrl(place + ("?" + "&".join(rest) if rest else ""), tenant, ours)
 
 
@@ -116,6 +125,7 @@ _POSTGRES: Mapping[str, tuple[Callable[[str], Any], str, str]] = {
         "the server's own setting holds, and the receipts say which it is",
     ),
     "hints": ({"on": True, "off": False}.__getitem__, "on or off", "workers look for jobs every few seconds"),
+    "mode": ({"ro": True, "rw": False}.__getitem__, "ro or rw", "the store can be written"),
     "pool_size": (_size, f"from 1 to {MOST_CONNECTIONS}", "a process has up to 10 connections"),
     "retry_seconds": (
         _seconds,

@@ -13,10 +13,9 @@ from acms.errors import ConfigurationError
 if TYPE_CHECKING:
     from acms.testing.embedder import EmbedderTests, HashEmbedder
     from acms.testing.kv import KVMemoryTests
-    from acms.testing.logs import sound
-    from acms.testing.storage import ManualClock, StorageBackendTests
+    from acms.testing.logs import ManualClock, sound
+    from acms.testing.storage import StorageBackendTests
     from acms.testing.story import StorageStory, run_story
-    from acms.testing.vectors import VectorTests
 
 __all__ = [
     "EmbedderTests",
@@ -25,7 +24,6 @@ __all__ = [
     "ManualClock",
     "StorageBackendTests",
     "StorageStory",
-    "VectorTests",
     "run_story",
     "sound",
 ]
@@ -34,15 +32,14 @@ _ROOMS = {
     "EmbedderTests": "embedder",
     "HashEmbedder": "embedder",
     "KVMemoryTests": "kv",
-    "ManualClock": "storage",
+    "ManualClock": "logs",
     "StorageBackendTests": "storage",
     "StorageStory": "story",
-    "VectorTests": "vectors",
     "run_story": "story",
     "sound": "logs",
 }
-_SHARED = ("logs", "appends", "forks", "jobs", "erasure", "records", "vectors")
-"""Modules of what the suite of stores inherits."""
+_SHARED = ("logs", "books")
+"""Modules that the suites use."""
 
 
 def __getattr__(name: str) -> Any:

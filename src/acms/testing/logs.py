@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from acms.errors import ACMSError
@@ -16,19 +16,11 @@ from acms.model import (
     ContextDraft,
     Draft,
     Entry,
-    Head,
     Kind,
-    Media,
     Origin,
-    Privacy,
-    Raw,
-    Reasoning,
     Receipt,
     Role,
     State,
-    Text,
-    ToolCall,
-    ToolResult,
 )
 from acms.ports import StorageBackend
 
@@ -168,151 +160,6 @@ async def carry(source: StorageBackend, target: StorageBackend, *contexts: Conte
         await target.restore(await source.context(context.id), stream(entries))
 
 
-def settled(head: Head) -> tuple[object, ...]:
-    """Return what a restored head has in common with the one that was exported."""
-    return head.version, head.messages, head.tokens, head.last_message, head.chain
-
-
 def packed(*numbers: float) -> bytes:
     """Return a vector as a store keeps it."""
     return struct.pack(f"<{len(numbers)}f", *numbers)
-
-
-async def refused(call: Awaitable[object], *errors: type[Exception]) -> bool:
-    """Return whether a call was refused with one of some errors; any other error is raised."""
-    try:
-        await call
-    except errors:
-        return True
-    return False
-
-
-async def all_refused(calls: Iterable[Coroutine[Any, Any, object]], *errors: type[Exception]) -> None:
-    """Assert that every call is refused with one of some errors."""
-    waiting = list(calls)
-    try:
-        for number, call in enumerate(waiting):
-            assert await refused(call, *errors), f"call {number} was accepted"
-    finally:
-        for call in waiting:
-            call.close()
-
-
-async def mixed(store: StorageBackend) -> tuple[Context, Context]:
-    """Write a log with every kind of entry and a fork of it at version 7 that went on; return both."""
-    parent = await new(store, "mixed")
-    await put(store, parent, said("one"), said("two"), noted("three"))
-    await put(store, parent, said("four", replaces=((1, 1),)))
-    await put(store, parent, summed_up(1, 2), said("six"))
-    await put(
-        store,
-        parent,
-        taken_back(5),
-        Draft(kind=Kind.EPISODE, created_at=WHEN, covers=(1, 6), closes="manual"),
-    )
-    await put(store, parent, said("nine"))
-    child = await fork(store, parent, 7)
-    await put(store, child, said("eight of the child"), noted("nine of the child", replaces=((3, 3),)))
-    await put(store, child, said("ten of the child"), summed_up(4, 8), said("twelve of the child"))
-    return parent, child
-
-
-def everything() -> list[Draft]:
-    """Return drafts that between them use every field, every part, and values near every limit."""
-    return [*_messages(), *_parts(), *_records()]
-
-
-def _messages() -> list[Draft]:
-    """Return messages of plain text, with every label a message can have."""
-    return [
-        said(""),
-        said("plain"),
-        said(
-            "\u202eright to left \u0645\u0631\u062d \U0001f469\u200d\U0001f680 e\u0301 \ufeff \r\n\t\x01 \u2028"
-        ),
-        said("".join(chr(0x4E00 + n % 20_000) for n in range(300_000))),
-        said("first of all times", created_at=datetime(1, 1, 1, tzinfo=UTC)),
-        said("before the epoch", created_at=datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)),
-        said("last of all times", created_at=datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)),
-        said("elsewhere", created_at=datetime(2026, 3, 1, 0, 30, 0, 1, tzinfo=timezone(timedelta(hours=14)))),
-        said("dear", tokens=2**40),
-        said("", role=None, tokens=0),
-        *(said(role.value, role=role, origin=origin) for role, origin in zip(Role, Origin, strict=False)),
-        *(said(level.value, privacy=level, origin=Origin.DERIVED) for level in Privacy),
-        said(
-            "marked",
-            markers=("decision", "custom:a.b-c"),
-            detected=True,
-            actor="Ana \u00d1",
-            episode=7,
-            closes="x",
-        ),
-        said("keyed", key="k \U0001f511 ' \" %"),
-    ]
-
-
-def _parts() -> list[Draft]:
-    """Return messages of every kind of part."""
-    return [
-        Draft(
-            content="look\nlookup({})",
-            created_at=WHEN,
-            role=Role.ASSISTANT,
-            origin=Origin.ASSISTANT,
-            group="g1",
-            parts=(
-                Text("look"),
-                Text(""),
-                Reasoning("because", None),
-                Reasoning("", "sig=="),
-                ToolCall("call 1", "lookup", "{}"),
-                ToolCall("call 1", "lookup", '{"not": json, \u00fc'),
-            ),
-        ),
-        Draft(
-            content="42",
-            created_at=WHEN,
-            role=Role.TOOL,
-            origin=Origin.TOOL,
-            group="g1",
-            parts=(
-                ToolResult("call 1", "42"),
-                ToolResult("call 1", "", is_error=True),
-                Text("42"),
-                Text("43"),
-            ),
-        ),
-        Draft(
-            content="",
-            created_at=WHEN,
-            role=Role.USER,
-            origin=Origin.EXTERNAL,
-            parts=(
-                Media("image/png", "https://example.com/\u00fc.png", "ab" * 32, 1105),
-                Media("a/b", ""),
-                Raw("vendor", '{"keys": "in\\u0020 this order",   "b":1, "a" : 2}'),
-            ),
-        ),
-    ]
-
-
-def _records() -> list[Draft]:
-    """Return a message with data and metadata, and an entry of every other kind."""
-    return [
-        said(
-            "nested",
-            data={"null": None, "list": [1, [2.5, {"x": []}], True], "big": 2**63 - 1, "small": -(2**63)},
-            metadata={
-                "\u00fc": "\U0001f600",
-                "": "",
-                "float": 1e308,
-                "tiny": 5e-324,
-                "zero": -0.0,
-                "b": False,
-            },
-        ),
-        noted("cites", sources=("m_abc_1_000000", "elsewhere"), privacy=Privacy.REDACT),
-        summed_up(1, 3),
-        taken_back(4, 6, 7),
-        Draft(kind=Kind.EPISODE, created_at=WHEN, covers=(1, 2), closes="manual", content="the start"),
-    ]

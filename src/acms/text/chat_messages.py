@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 
 from acms.model import Json, Media, Part, Role, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
+from acms.prompt_types import open_closing_tags
 from acms.results import ContextItem, named
 
 PER_MESSAGE = 4
@@ -222,13 +222,7 @@ def wrap(text: str, around: tuple[str, str]) -> str:
 
 def inside(text: str, around: tuple[str, str]) -> str:
     """Return a text without the closing mark of what it is put into: one in it has lost its first character."""
-    return text if "</" not in text else _closing(around[0].strip()[1:-1]).sub("", text)
-
-
-@cache
-def _closing(name: str) -> re.Pattern[str]:
-    """Return what finds the first character of a closing mark; the marks are few."""
-    return re.compile(rf"<(?=/\s*{name}\s*>)", re.IGNORECASE)
+    return open_closing_tags(text, around[0].strip()[1:-1])
 
 
 def passage(source: str, text: str) -> str:

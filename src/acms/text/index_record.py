@@ -24,19 +24,20 @@ from hashlib import sha256
 from typing import NamedTuple
 from zlib import crc32
 
+from acms.log import trust
 from acms.log.encoding import micros
 from acms.log.facts import address, has_address
-from acms.model import Draft, Kind, Privacy, Role, ToolCall, ToolResult
+from acms.model import Draft, Kind, Origin, Privacy, Role, ToolCall, ToolResult
 from acms.text.tokenizer import found_by, names, tally, terms, words
 
-SPACE = "cards4"
+SPACE = "cards5"
 """Derived space of the records; another recipe is another space."""
 
 #: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the words said, and the lengths of
 #: label and group in bytes, of all terms and of the repeated ones.
 HEADER = struct.Struct("<iII6sBHHHHH")
-REPLACES, EMPTY = 1, 4
-"""Flags: it replaces something; it has no content."""
+REPLACES, EMPTY, EXTERNAL = 1, 4, 8
+"""Flags: it replaces something; it has no content; it is external text, or was made from some."""
 
 ONE, MANY = "1", "*"
 """What the name of a fact's address begins with: how many facts may be in force there."""
@@ -81,6 +82,7 @@ def write(draft: Draft, nonce: str) -> bytes:
     single = sorted([number for number, count in counts.items() if count == 1])
     once = set(said)
     flags = (REPLACES if draft.replaces else 0) | (0 if draft.content else EMPTY)
+    flags |= EXTERNAL if trust.of(draft) is Origin.EXTERNAL else 0
     header = HEADER.pack(
         min(micros(draft.created_at) // _MINUTE, 0x7FFFFFFF),
         min(draft.tokens, 0xFFFFFFFF),

@@ -10,7 +10,7 @@ it. Two of 30,000 words share a number about once in 600 words; they then count 
 matters and is the same everywhere.
 
 A name is what holds more than a word or less than one: a path, an identifier, a version, an amount, a single Chinese
-character. It is found whole and by its parts, beside the words it is made of (decision 0031). So is a word of
+character. It is found whole and by its parts, beside the words it is made of. So is a word of
 another language than English by its plain form, without accents and stemmed as English: one word by itself tells no
 language, and finds it.
 """

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
 from acms.log.encoding import micros
 from acms.log.in_force import GONE, Cover, read_as
-from acms.model import EMPTY, Draft, Entry, Json, Kind, Role, ToolCall, ToolResult
+from acms.model import EMPTY, Draft, Entry, EpisodeStatus, Json, Kind, Role, ToolCall, ToolResult
 from acms.nouns import episode_id
 from acms.results import Episode
 
@@ -222,7 +222,9 @@ def episodes(context: str, entries: Sequence[Entry]) -> list[Episode]:
         if is_mark(entry) and entry.content:
             summaries[entry.episode] = entry.content
         if entry.kind is Kind.EPISODE and found:
-            found[-1] = replace(found[-1], status="closed", reason=str(entry.data.get("reason", "manual")))
+            found[-1] = replace(
+                found[-1], status=EpisodeStatus.CLOSED, reason=str(entry.data.get("reason", "manual"))
+            )
         if entry.kind is not Kind.MESSAGE or entry.replaces:
             continue
         if found and found[-1].ordinal == entry.episode:
@@ -233,17 +235,17 @@ def episodes(context: str, entries: Sequence[Entry]) -> list[Episode]:
                 messages=last.messages + 1,
                 tokens=last.tokens + entry.tokens,
                 ended_at=entry.created_at,
-                status="closed" if entry.closes else "open",
+                status=EpisodeStatus.CLOSED if entry.closes else EpisodeStatus.OPEN,
                 reason=entry.closes,
             )
             continue
-        if found and found[-1].status == "open":
-            found[-1] = replace(found[-1], status="closed", reason=TIME_GAP)
+        if found and found[-1].status is EpisodeStatus.OPEN:
+            found[-1] = replace(found[-1], status=EpisodeStatus.CLOSED, reason=TIME_GAP)
         found.append(
             Episode(
                 id=episode_id(context, entry.episode),
                 ordinal=entry.episode,
-                status="closed" if entry.closes else "open",
+                status=EpisodeStatus.CLOSED if entry.closes else EpisodeStatus.OPEN,
                 first=entry.version,
                 last=entry.version,
                 messages=1,

@@ -19,12 +19,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
-from acms.branches.importers import Turn, read_document
+from acms.branches.importers import Turn
 from acms.errors import ValidationError
 from acms.log import validation
 from acms.model import Json, Role
 from acms.providers.tokens import BPETokenCounter
 from acms_eval.nouns import Said
+from acms_eval.turns import read_turns
 
 __all__ = ["Conversation", "Question", "load", "read"]
 
@@ -282,7 +283,7 @@ def _people(dataset: str) -> Callable[[Path, Iterator[_Record]], Iterator[Conver
             where = f"{file.name}: record {number + 1}"
             with _Place(where):
                 name = str(record.get("sample_id") or (f"{file.stem}-{number + 1}" if number else file.stem))
-                said, places = _messages(read_document(record, where), "dia_id")
+                said, places = _messages(read_turns(record, where), "dia_id")
                 asked = list(record["qa"])
                 known = _written_like(said, asked) if dataset == "LoCoMo" else dataset
             turns = _by_turn(places)
@@ -343,7 +344,7 @@ def _gold(evidence: Json, places: Mapping[str, int], turns: Mapping[_Turn, int])
 
 
 def _beam(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
-    said, places = _messages(read_document(list(records), file.name), "chat_id")
+    said, places = _messages(read_turns(list(records), file.name), "chat_id")
     beside = [
         file.parent / "probing_questions" / "probing_questions.json",
         file.parent / "probing_questions.json",

@@ -83,7 +83,7 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How good one recall was; `acms.evaluation.metrics` defines every figure."""
+    """How good one recall was; `acms_eval.metrics` defines every figure."""
 
     probe: Probe
     hit: bool

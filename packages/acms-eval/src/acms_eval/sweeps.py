@@ -92,7 +92,7 @@ class Row:
     turns: int
     token_budget: int
     probes: int
-    #: Shares of the probes; `acms.evaluation.metrics` defines every figure.
+    #: Shares of the probes; `acms_eval.metrics` defines every figure.
     hit: float
     hit_at_1: float
     hit_at_5: float

@@ -1,4 +1,4 @@
-"""One conversation a file: messages as JSON or JSONL in the form of a provider, or a data set."""
+"""One conversation a file: messages as JSON or JSONL in the form of a provider."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from itertools import count
 from pathlib import Path
 from typing import cast
 
-from acms.branches.importers.datasets import DATASETS
-from acms.errors import ValidationError
+from acms.branches import limits
+from acms.branches.importers.turns import admit_turn, count_records, refer_by_hash
+from acms.errors import TooLargeError, ValidationError
 from acms.log import foreign, validation
 from acms.log.foreign import Turn
 from acms.model import Json, Role
 
-__all__ = ["EXPECTED", "LineReader", "moment", "read_chat", "read_document", "read_lines"]
+__all__ = ["EXPECTED", "LineReader", "moment", "read_chat", "read_lines"]
 
 EXPECTED = (
     '[{"role": "user", "content": "…"}, …]',
     '{"messages": [{"role": "user", "content": "…"}, …]}',
     'JSONL: one {"role": …, "content": …} or one {"messages": […]} a line',
-    "a LoCoMo, REALTALK or BEAM conversation, one a file",
 )
 
 _LINES = (".jsonl", ".ndjson")
@@ -34,21 +34,26 @@ _MILLISECONDS = (
 )
 
 
-def read_chat(path: str | Path) -> Iterator[Turn]:
+def read_chat(path: str | Path, *, trust: bool = False) -> Iterator[Turn]:
     """Read the messages of a chat file; the format is found by looking at it.
 
+    System and developer messages are external text, which instructs nobody, unless you `trust` the file.
     `ValidationError` names the file and the line or message at fault, and what was expected.
     """
     path = Path(path)
     try:
-        with path.open(encoding="utf-8-sig", newline="\n") as lines:
-            yield from read_lines(lines, path.name)
+        with path.open("rb") as file:
+            yield from read_lines(limits.read_lines_within(file, path.name), path.name, trust=trust)
     except OSError as error:
         raise ValidationError(f"cannot be read: {error.strerror}", field=str(path)) from error
 
 
-def read_lines(lines: Iterable[str], name: str) -> Iterator[Turn]:
+def read_lines(lines: Iterable[str], name: str, *, trust: bool = False) -> Iterator[Turn]:
     """Read the messages of a chat file from its lines; `name` is the file's name for errors and for its suffix."""
+    yield from count_records(_read_lines(lines, name, trust), name)
+
+
+def _read_lines(lines: Iterable[str], name: str, trust: bool) -> Iterator[Turn]:
     numbered = enumerate(_decoded(lines, name), 1)
     number, first = next(((number, line) for number, line in numbered if line.strip()), (0, ""))
     if not first:
@@ -58,23 +63,32 @@ def read_lines(lines: Iterable[str], name: str) -> Iterator[Turn]:
             (f"{name}:{number}", _parse(line, name, number))
             for number, line in _chain((number, first), numbered)
         )
-        yield from _messages(item for where, record in records for item in _items(record, where))
+        items = (item for where, record in records for item in _items(record, where))
+        yield from _messages(items, trust=trust)
         return
-    text = "\n" * (number - 1) + first + "".join(line for _, line in numbered)
-    yield from read_document(_parse(text, name, 1), name)
+    pieces = ["\n" * (number - 1), first]
+    size = len(first)
+    for _, line in numbered:
+        size += len(line)
+        if size > limits.IMPORT_BYTES:
+            raise TooLargeError(f"has more than {limits.IMPORT_BYTES:,} bytes", field=name)
+        pieces.append(line)
+    yield from _read_document(_parse("".join(pieces), name, 1), name, trust=trust)
 
 
 class LineReader:
     """Reads JSONL a line at a time: the messages and keys are those that `read_lines` finds in the whole of it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, trust: bool = False) -> None:
         self._name = name
+        self._trust = trust
         self._places = count()
 
     def read(self, line: str, number: int) -> list[Turn]:
         """Return the messages of a line; `ValidationError` names its number."""
         record = _parse(line, self._name, number)
-        return list(_messages(_items(record, f"{self._name}:{number}"), self._places))
+        items = _items(record, f"{self._name}:{number}")
+        return list(_messages(items, self._places, trust=self._trust))
 
 
 def _decoded(lines: Iterable[str], name: str) -> Iterator[str]:
@@ -94,21 +108,21 @@ def _is_object(line: str) -> bool:
     if not line.lstrip().startswith("{"):
         return False
     try:
-        document = _object(json.loads(line))
-    except (ValueError, RecursionError):
-        return False
-    return document is not None and not any(recognise(document) for recognise, _ in DATASETS)
+        limits.parse_json(line, "line")
+    except (ValueError, TooLargeError):
+        return False  # it is told where it stands when it is parsed
+    return True
 
 
 def _parse(text: str, name: str, number: int) -> Json:
     try:
-        return json.loads(text)
+        return limits.parse_json(text, f"{name}:{number}")
     except json.JSONDecodeError as error:
         line = number + error.lineno - 1
         raise ValidationError(
             f"is not JSON: {error.msg}", field=f"{name}:{line}", options=EXPECTED
         ) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValidationError(
             "is not JSON that can be read", field=f"{name}:{number}", options=EXPECTED
         ) from error
@@ -125,36 +139,15 @@ def _list(value: Json) -> list[Json] | None:
     return cast("list[Json]", value) if isinstance(value, list) else None
 
 
-def read_document(document: Json, name: str) -> Iterator[Turn]:
-    """Read the messages of a chat file from what its JSON says; `name` is the file's name for errors."""
+def _read_document(document: Json, name: str, *, trust: bool) -> Iterator[Turn]:
+    """Read the messages of a chat file from its JSON; `name` is the file's name for errors."""
     records = _list(document)
     if records is None:
-        records = [document]
-    one = _object(records[0]) if records else None
-    if one is not None and "turns" in one:
-        one = {"batches": records}
-    for recognise, read in DATASETS:
-        if one is not None and recognise(one):
-            if len(records) > 1 and "batches" not in one:
-                raise ValidationError(
-                    f"holds {len(records)} conversations",
-                    field=name,
-                    options=("put one conversation into a file",),
-                )
-            try:
-                yield from read(one)
-            except (KeyError, TypeError, AttributeError, ValueError) as error:
-                raise ValidationError(
-                    f"looked like a known dataset, but {type(error).__name__}: {error}",
-                    field=name,
-                    options=EXPECTED,
-                ) from error
-            return
-    yield from _messages(
-        item
-        for index, record in enumerate(records)
-        for item in _items(record, name if records is not document else f"{name}: messages[{index}]")
+        return _messages(_items(document, name), trust=trust)
+    items = (
+        item for index, record in enumerate(records) for item in _items(record, f"{name}: messages[{index}]")
     )
+    return _messages(items, trust=trust)
 
 
 # ── OpenAI-style messages ───────────────────────────────────────────────────────────────────────────────────────────
@@ -169,7 +162,9 @@ def _items(record: Json, place: str) -> Iterator[tuple[str, Json]]:
         yield from ((f"{place}: messages[{index}]", message) for index, message in enumerate(found))
 
 
-def _messages(items: Iterable[tuple[str, Json]], places: Iterator[int] | None = None) -> Iterator[Turn]:
+def _messages(
+    items: Iterable[tuple[str, Json]], places: Iterator[int] | None = None, *, trust: bool
+) -> Iterator[Turn]:
     """Translate messages; `places` go on from those before."""
     places = count() if places is None else places
     for place, item in items:
@@ -178,7 +173,7 @@ def _messages(items: Iterable[tuple[str, Json]], places: Iterator[int] | None = 
         if message is None or not ("role" in message or _is_item(message)):
             raise ValidationError('is not a chat message: it has no "role"', field=place, options=EXPECTED)
         try:
-            turns = _message(message)
+            turns = _message(message, trust)
         except ValidationError as error:
             raise ValidationError(str(error), field=place, options=error.options) from error
         written = json.dumps(message, sort_keys=True, separators=(",", ":"))
@@ -195,7 +190,7 @@ def _is_item(message: Mapping[str, Json]) -> bool:
     )
 
 
-def _message(message: Mapping[str, Json]) -> list[Turn]:
+def _message(message: Mapping[str, Json], trust: bool) -> list[Turn]:
     """Translate one message, mostly into one; none when it says nothing. Media in it are referred to by their hash."""
     given = {name: value for name, value in message.items() if name not in _DROPPED}
     if "role" in message:
@@ -203,23 +198,14 @@ def _message(message: Mapping[str, Json]) -> list[Turn]:
         given["role"] = validation.choice(message["role"], Role, "role").value
     said = next((message[name] for name in _TIMES if message.get(name) is not None), None)
     found: list[Turn] = []
-    for turn in foreign.read(given, keep=_by_hash):
+    for turn in foreign.read(given, keep=refer_by_hash):
         content, calls = turn.get("content") or "", turn.get("tool_calls")
-        parts, call_id = turn.get("parts"), turn.get("tool_call_id")
-        if not content.strip() and not parts and not calls and call_id is None:
+        if not content.strip() and not turn.get("parts") and not calls and turn.get("tool_call_id") is None:
             continue
-        validation.parts(validation.choice(turn["role"], Role, "role"), content, parts, calls, call_id)
-        turn["metadata"] = validation.metadata(turn.get("metadata") or {})
-        turn["markers"] = validation.markers(turn.get("markers") or None)
         if said is not None:
             turn["created_at"] = moment(said)
-        found.append({name: value for name, value in turn.items() if value not in (None, {}, ())})
+        found.append(admit_turn(turn, trust=trust))
     return found
-
-
-def _by_hash(data: bytes, mime: str) -> str:
-    """Refer to bytes that the file itself holds."""
-    return f"sha256:{sha256(data).hexdigest()}"
 
 
 def moment(said: Json) -> datetime:

@@ -13,8 +13,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from acms.branches import limits
 from acms.branches.importers.conversation import Conversation
-from acms.errors import ConfigurationError, ValidationError
+from acms.errors import ConfigurationError, TooLargeError, ValidationError
 from acms.log.foreign import Turn
 
 __all__ = ["MAGIC", "conversations"]
@@ -23,6 +24,8 @@ MAGIC = b"SQLite format 3\x00"
 """How such a file begins."""
 CHANNEL = "messages"
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "developer": "developer"}
+_TABLE = "SELECT type FROM sqlite_master WHERE name = 'checkpoints'"
+_SIZE = "SELECT total(length(checkpoint)) FROM checkpoints"
 _NEWEST = """
     SELECT thread_id, type, checkpoint FROM checkpoints AS newest
     WHERE checkpoint_ns = '' AND checkpoint_id = (
@@ -36,6 +39,12 @@ def conversations(path: Path) -> Iterator[Conversation]:
     load = _serializer()
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            if connection.execute(_TABLE).fetchone() != ("table",):  # a view could compute for ever
+                raise sqlite3.DatabaseError("it has no table named checkpoints")
+            if connection.execute(_SIZE).fetchone()[0] > limits.IMPORT_BYTES:
+                raise TooLargeError(
+                    f"has more than {limits.IMPORT_BYTES:,} bytes of checkpoints", field=path.name
+                )
             rows = connection.execute(_NEWEST).fetchall()
     except sqlite3.Error as error:
         raise ValidationError(

@@ -21,8 +21,7 @@ OLD, NEW = 2.3, 2.4
 """Tokens of Claude for each of o200k_base, at most, until there are reports: by its earlier and its newer tokenizer.
 
 The highest of 2 kB pieces of conversations, code and messages in fourteen languages were 2.27 (Thai) and 2.34; English
-has 1.15-1.2 and 1.4-1.6, code up to 1.6 and 2.2. Measured with ctok 1.3.0, which reproduces the provider's own counts:
-docs/decisions/0035-calibrated-counts.md.
+has 1.15-1.2 and 1.4-1.6, code up to 1.6 and 2.2. Measured with ctok 1.3.0, which reproduces the provider's own counts.
 """
 
 

@@ -14,6 +14,7 @@ from acms.errors import NotFoundError, SessionNotFoundError, ValidationError
 from acms.log import policy as policy_levels
 from acms.log import validation
 from acms.log.policy import POLICY, PRIVATE, CompactionPolicy, changed
+from acms.log.settings import read_setting
 from acms.model import Context, ContextDraft, ContextQuery, Head, Json
 from acms.nouns import write
 from acms.providers.tokens import default_counter
@@ -21,7 +22,7 @@ from acms.results import ContextInfo
 from acms.server import replies
 from acms.server.operation import Body, Call, Operations, Query, Reply, Scope
 from acms.server.replies import many, single
-from acms.server.tenants import OWN, Tenant
+from acms.server.tenants import Tenant
 from acms.server.versions import Name
 from acms.storage.sessions import described, heads_of, held, info
 from acms.write import retirement
@@ -118,7 +119,7 @@ def etag(head: Head) -> dict[str, str]:
 def context_json(context: Context, head: Head) -> dict[str, Json]:
     """Write a context."""
     settings = context.settings
-    policy: Mapping[str, Json] = settings.get(POLICY, {})
+    policy: Mapping[str, Json] = read_setting(settings, POLICY, {})
     found = info(context, head)
     return write(
         ContextDetails(
@@ -146,9 +147,7 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
     With a `key`, the caller's own name for it, the same request again returns the same context with status 200.
     """
     body, storage = call.body, call.tenant.handle
-    namespace = validation.name(body.namespace, "namespace")
-    if namespace == OWN:
-        raise ValidationError(f"{OWN!r} is reserved", field="namespace")
+    namespace = validation.namespace_name(body.namespace)
     call.tenant.check(namespace)
     about = described(body.name, body.labels, body.metadata)
     settings = {name: value for name, value in about.items() if value is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -164,15 +164,17 @@ async def erase_entry(call: Call[EraseEntry, None]) -> Reply:
     """Delete the content of an entry for ever, in every fork; its version stays as a tombstone.
 
     Its edits go too, and every summary and fact made from it: what such a summary stood for is in force again. With
-    `verify` the store is searched afterwards for what is left. Not undoable; doing it again completes what was
-    interrupted. 423 under a legal hold.
+    `verify` the store is searched afterwards for what is left. `remaining` lists the places that say the same and stay,
+    as far as the key may read them; `verified` is false while there is one, listed or not. Not undoable; doing it again
+    completes what was interrupted. 423 under a legal hold.
     """
     session = await call.tenant.session(call.path["context_id"])
     try:
         done = await session.erase(call.path["entry_id"], verify=call.query.verify)
     finally:
         call.tenant.unlearn()
-    return show(done)
+    seen = [one for one in done.remaining if await call.tenant.knows(one.context)]
+    return show(replace(done, remaining=tuple(seen)))
 
 
 class UndoBody(Body):

@@ -8,7 +8,9 @@ from typing import Annotated
 from pydantic import Field
 
 from acms.errors import ACMSError
+from acms.events.cursor import Cursor
 from acms.events.follow import Followed, start
+from acms.events.pages import Page
 from acms.model import Entry, Json
 from acms.nouns import write
 from acms.results import LogEvent
@@ -22,6 +24,8 @@ operations = Operations("events")
 EVENTS = "text/event-stream"
 AGAIN = 2_000
 """Milliseconds after which a reader whose stream has ended asks again."""
+PIECE_BYTES = 65_536
+"""Of a stream that are sent at once: what the connection of a client that takes nothing holds beside its page."""
 
 
 _EVENT: Json = {
@@ -60,13 +64,15 @@ async def stream_events(call: Call[EventsQuery, None]) -> Reply:
     Each `entry` is sent once, in the order of versions, as messages are listed; a `job` as it stands, after what it
     appended. The id of an event is the cursor behind it: whoever comes again with `Last-Event-ID` or `after` goes on
     there, at any process of the service, without a gap and without a repetition. Every 15
-    seconds a comment says that the stream is there. It ends when the log is deleted or the service stops.
+    seconds a comment says that the stream is there. It ends when the service stops, and within two seconds when the
+    right to read the log ends or the log is deleted. An erasure in the log ends it too: resume it.
     """
     context = call.path["context_id"]
-    session = await call.tenant.session(context)
-    cursor = await start(session.storage, context, call.headers.get("last-event-id") or call.query.after)
     streams = call.app.streams
-    call.ends.append(streams.begin(call.principal.key))
+    call.ends.append(streams.begin(call.principal.key))  # a refusal costs no look into the store
+    session = await call.tenant.session(context)
+    call.right.stream((await session.storage.head(context)).epoch)
+    cursor = await start(session.storage, context, call.headers.get("last-event-id") or call.query.after)
     followed = Followed(
         session.storage, context, cursor, session.stage, handle=call.tenant.handle, ended=streams.ended
     )
@@ -80,15 +86,27 @@ async def _sent(followed: Followed, follow: bool) -> AsyncGenerator[bytes]:
     events = followed.events(follow=follow)
     try:
         async for event in events:
-            yield (
-                f": {followed.cursor}\nid: {followed.cursor}\n\n".encode() if event is None else _block(event)
-            )
+            block = _heartbeat(followed.cursor) if event is None else _block(event, followed.page)
+            for start_of_piece in range(0, len(block), PIECE_BYTES):
+                yield block[start_of_piece : start_of_piece + PIECE_BYTES]
     except ACMSError:
         return
     finally:
         await events.aclose()
 
 
-def _block(event: LogEvent) -> bytes:
-    name, shown = ("job", write(event.job)) if event.entry is None else ("entry", write(event.entry, Entry))
-    return b"event: %s\nid: %s\ndata: %s\n\n" % (name.encode(), event.cursor.encode(), wire.written(shown))
+def _heartbeat(cursor: Cursor) -> bytes:
+    return f": {cursor}\nid: {cursor}\n\n".encode()
+
+
+def _block(event: LogEvent, page: Page | None) -> bytes:
+    """Return an event as it is sent."""
+    if event.entry is None or page is None:
+        name, data = b"job", wire.written(write(event.job))
+    else:
+        name, data = b"entry", page.serialize(event.entry, serialize_entry)
+    return b"event: %s\nid: %s\ndata: %s\n\n" % (name, event.cursor.encode(), data)
+
+
+def serialize_entry(entry: Entry) -> bytes:
+    return wire.written(write(entry, Entry))

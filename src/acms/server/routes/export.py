@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Annotated, Literal, cast
 from pydantic import Field
 
 from acms.branches import export as transfer
+from acms.branches import limits, restoring
 from acms.branches.importers import LineReader, Turn
 from acms.errors import (
     ConflictError,
@@ -24,7 +24,6 @@ from acms.errors import (
     ValidationError,
 )
 from acms.log import validation
-from acms.log.encoding import context_from_json
 from acms.model import Context, ContextQuery
 from acms.ports import StorageBackend
 from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope
@@ -37,15 +36,13 @@ __all__ = ["operations"]
 operations = Operations("moving")
 
 LINES = "application/x-ndjson"
-LINE_BYTES = 16_777_216
-"""Bytes of one line of an import."""
 PIECE = 65_536
 """Characters of an export that are sent at once, at least."""
 BATCH = 64
 BATCH_CHARACTERS = 4_000_000
 """Messages, and characters of them, that an import stores in one commit."""
-_HEADER = '{"acms":'
-"""How the first line of an export begins."""
+BODY = "body"
+"""What errors call the file that is imported."""
 _AT = re.compile(r"messages\[(\d+)\]")
 
 
@@ -127,9 +124,12 @@ async def _exported(storage: StorageBackend, ids: Sequence[str]) -> AsyncIterato
 
 
 class ImportQuery(Query):
-    """Where chat lines go."""
+    """Where chat lines go, and whether they may instruct."""
 
+    #: The context that the messages of a chat go to.
     context_id: str | None = None
+    #: Whether system and developer messages may instruct the model: only when you know who wrote the file.
+    trust: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,38 +156,17 @@ class Imported:
     contexts: list[ImportedContext]
 
 
-class _Lines:
-    """The lines of a body as they arrive, numbered from 1; blank ones are passed over."""
+class _Body:
+    """The lines of a body as they arrive, numbered from 1."""
 
     def __init__(self, stream: AsyncIterator[bytes], seconds: float) -> None:
         self._stream = stream
         self._seconds = seconds
-        self._waiting: list[tuple[int, str]] = []
-        self._found = self._read()
         #: Number of the line that was read last.
         self.number = 0
 
-    async def next(self) -> tuple[int, str] | None:
-        """Return the next line; None at the end."""
-        if self._waiting:
-            return self._waiting.pop()
-        return await anext(self._found, None)
-
-    def back(self, number: int, line: str) -> None:
-        """Give a line back: it comes again."""
-        self._waiting.append((number, line))
-
-    async def context(self) -> AsyncIterator[str]:
-        """Yield the lines of one exported context: up to the next one that describes a context."""
-        first = True
-        while (found := await self.next()) is not None:
-            if not first and found[1].startswith(_HEADER):
-                self.back(*found)
-                return
-            first = False
-            yield found[1]
-
-    async def _read(self) -> AsyncIterator[tuple[int, str]]:
+    async def lines(self) -> AsyncIterator[tuple[int, str]]:
+        """Yield each line; one that is too long is refused before it is held."""
         left: list[bytes] = []
         size = 0
         while True:
@@ -203,20 +182,21 @@ class _Lines:
                 self.number += 1
                 line = self._text(b"".join([*left, one]) if left else one)
                 left, size = [], 0
-                if line.strip():
-                    yield self.number, line
+                yield self.number, line
             if piece is None:
                 return
             left.append(rest)
             size += len(rest)
-            if size > LINE_BYTES:
-                raise TooLargeError(f"has more than {LINE_BYTES} bytes", field=f"body:{self.number + 1}")
+            if size > limits.LINE_BYTES:
+                where = f"{BODY}:{self.number + 1}"
+                raise TooLargeError(f"has more than {limits.LINE_BYTES:,} bytes", field=where)
 
     def _text(self, line: bytes) -> str:
         try:
             return line.decode("utf-8-sig" if self.number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise ValidationError(f"is not UTF-8: byte {error.start}", field=f"body:{self.number}") from None
+            where = f"{BODY}:{self.number}"
+            raise ValidationError(f"is not UTF-8: byte {error.start}", field=where) from None
 
 
 @operations(
@@ -231,52 +211,53 @@ class _Lines:
 async def import_lines(call: Call[ImportQuery, None]) -> Reply:
     """Read what `/export` wrote, verbatim, or the messages of a chat into a context; the first line says which.
 
-    An export keeps its ids, versions and hashes, and may hold several contexts, parents first; it needs the scope
-    admin:config, as it brings settings too. A chat has one message a line, `{"role", "content"}` with what else chat
-    completions know, or `{"messages": […]}`, and goes into `contextId`. Both are read as they arrive. What is wrong
-    is refused with the number of the line, and what came before it stays: the same import again goes on from there,
-    and stores nothing twice.
+    An export keeps its ids, versions, hashes and roles, and may hold several contexts, parents first; it needs the
+    scope admin:config, as it brings settings too, and `trust` when it has system or developer messages. A chat has one
+    message a line, `{"role", "content"}` with what else chat completions know, or `{"messages": […]}`, and goes into
+    `contextId`; its system and developer messages are stored as external text, unless `trust` is given. All of it is
+    checked before anything is stored: what is wrong is refused with the number of the line. The same import again
+    stores nothing twice.
     """
     assert call.stream is not None
-    lines = _Lines(call.stream, call.config.limits.deadline_seconds)
-    first = await lines.next()
-    if first is None:
-        raise ValidationError("is empty", field="body", options=("send one JSON object a line",))
-    lines.back(*first)
-    if _is_header(first[1]):
-        kind, contexts = "export", await _restored(call, lines)
-    else:
-        kind, contexts = "chat", [await _chat(call, lines)]
+    body = _Body(call.stream, call.config.limits.deadline_seconds)
+    async with limits.spooled(body.lines(), BODY) as spool:
+        first = next(spool.lines(), None)
+        if first is None:
+            raise ValidationError("is empty", field=BODY, options=("send one JSON object a line",))
+        if _is_header(first[1]):
+            kind, contexts = "export", await _restore(call, spool)
+        else:
+            kind, contexts = "chat", [await _chat(call, spool)]
     new = sum(one.new for one in contexts)
-    return show(Imported(format=kind, lines=lines.number, new=new, contexts=contexts))
+    return show(Imported(format=kind, lines=body.number, new=new, contexts=contexts))
 
 
 def _is_header(line: str) -> bool:
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
+        found = limits.parse_json(line, f"{BODY}:1")
+    except ValueError:
         return False
     return isinstance(found, dict) and "acms" in found
 
 
-async def _restored(call: Call[ImportQuery, None], lines: _Lines) -> list[ImportedContext]:
+async def _restore(call: Call[ImportQuery, None], spool: limits.Spool) -> list[ImportedContext]:
     if call.query.context_id is not None:
         raise ValidationError("is for chats: an export says itself what it is", field="contextId")
     if Scope.ADMIN not in call.principal.scopes:
         raise PermissionDeniedError(f"an export brings ids and settings: the key needs {Scope.ADMIN.value}")
     storage = call.tenant.handle
     contexts: list[ImportedContext] = []
-    while (first := await lines.next()) is not None:
-        lines.back(*first)
-        try:
-            written = context_from_json(json.loads(first[1]))
-            if written.namespace == OWN:
-                raise ValidationError(f"{OWN!r} is reserved", field=f"body:{first[0]}")
+    try:
+        exports = restoring.split_exports(spool.lines())
+        checked = await restoring.check_exports(storage, exports, BODY, instructions=call.query.trust)
+        for context in checked:
+            call.tenant.check(context.namespace)
+        for written, lines in zip(checked, restoring.split_exports(spool.lines()), strict=True):
             before = await _version(storage, written)
-            context = await transfer.restore(storage, lines.context(), first=first[0])
-        except CorruptRecordError as error:
-            raise ValidationError(str(error), field="body", options=error.options) from error
-        contexts.append(await _imported(storage, context, before))
+            context = await restoring.write_export(storage, lines, BODY)
+            contexts.append(await _imported(storage, context, before))
+    except CorruptRecordError as error:
+        raise ValidationError(str(error), field=BODY, options=error.options) from error
     return contexts
 
 
@@ -300,33 +281,42 @@ async def _imported(storage: StorageBackend, context: Context, before: int) -> I
     )
 
 
-async def _chat(call: Call[ImportQuery, None], lines: _Lines) -> ImportedContext:
+async def _chat(call: Call[ImportQuery, None], spool: limits.Spool) -> ImportedContext:
     id = call.query.context_id
     if id is None:
         raise ValidationError("must name the context that the messages go to", field="contextId")
     session = await call.tenant.session(id)
-    reader, most = LineReader("body"), call.config.limits.message_bytes
+    most = call.config.limits.message_bytes
+    async for number, turn, _ in _turns(call, spool):
+        _check_size(turn, most, number)
     new, size = 0, 0
     batch: list[tuple[int, Turn]] = []
-    while (found := await lines.next()) is not None:
-        number, line = found
-        for turn in reader.read(line, number):
-            _check_size(turn, most, number)
-            batch.append((number, turn))
-            size += len(line)
-            if len(batch) == BATCH or size > BATCH_CHARACTERS:
-                new += await _stored(session, batch)
-                batch, size = [], 0
+    async for number, turn, line in _turns(call, spool):
+        batch.append((number, turn))
+        size += len(line)
+        if len(batch) == BATCH or size > BATCH_CHARACTERS:
+            new += await _stored(session, batch)
+            batch, size = [], 0
     if batch:
         new += await _stored(session, batch)
     told = await _imported(call.tenant.handle, await call.tenant.context(id), 0)
     return replace(told, new=new)
 
 
+async def _turns(call: Call[ImportQuery, None], spool: limits.Spool) -> AsyncIterator[tuple[int, Turn, str]]:
+    """Yield the messages of a chat, each with the number of its line and the line."""
+    reader = LineReader(BODY, trust=call.query.trust)
+    for read, (number, line) in enumerate(spool.lines()):
+        for turn in reader.read(line, number):
+            yield number, turn, line
+        if read % BATCH == 0:
+            await asyncio.sleep(0)
+
+
 def _check_size(turn: Turn, most: int, number: int) -> None:
     size = len(turn["content"].encode("utf-8", "surrogatepass"))
     if size > most:
-        raise TooLargeError(f"has {size} bytes, the limit is {most}", field=f"body:{number}")
+        raise TooLargeError(f"has {size} bytes, the limit is {most}", field=f"{BODY}:{number}")
 
 
 async def _stored(session: ACMS, batch: Sequence[tuple[int, Turn]]) -> int:
@@ -335,12 +325,12 @@ async def _stored(session: ACMS, batch: Sequence[tuple[int, Turn]]) -> int:
         receipts = await session.ingest_many([turn for _, turn in batch])
     except IdempotencyMismatchError as error:
         if len(batch) == 1:
-            raise IdempotencyMismatchError(f"body:{batch[0][0]}: {error}") from error
+            raise IdempotencyMismatchError(f"{BODY}:{batch[0][0]}: {error}") from error
         return sum([await _stored(session, [one]) for one in batch])
     except ValidationError as error:
         found = _AT.search(error.field)
         if found is None:
             raise
         number = batch[int(found[1])][0]
-        raise ValidationError(str(error), field=f"body:{number}", options=error.options) from error
+        raise ValidationError(str(error), field=f"{BODY}:{number}", options=error.options) from error
     return sum(not one.repeated for one in receipts)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from acms.knowledge import Fact
 from acms.log import validation
-from acms.model import Job
+from acms.model import EpisodeStatus, Job
 from acms.nouns import write
 from acms.results import Episode
 from acms.server.operation import Body, Call, Operations, Reply, Scope
@@ -129,7 +129,7 @@ async def unstate_facts(call: Call[None, UnstateBody]) -> Reply:
 class ListEpisodes(Place):
     """Which episodes to list."""
 
-    status: Literal["open", "closed"] | None = None
+    status: EpisodeStatus | None = None
     #: An ordinal: those after it are listed.
     cursor: Annotated[int, Field(ge=0)] = 0
     limit: Annotated[int, Field(ge=1, le=500)] = 50

@@ -588,6 +588,19 @@ class MemoryStorage:
             ]
         return found
 
+    @_alone
+    async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
+        """Return the ids of the messages with content that have one of these times or keys."""
+        moments, names = set(times), set(keys)
+        return [
+            entry.id
+            for log in self._logs.values()
+            for entry in log.entries
+            if entry.kind is Kind.MESSAGE
+            and entry.state is State.LIVE
+            and (entry.created_at in moments or entry.key in names)
+        ]
+
     # ── derived rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
     @_alone
@@ -768,3 +781,7 @@ class MemoryStorage:
     async def jobs(self, query: JobQuery) -> Page[Job]:
         """List jobs, newest first."""
         return self._jobs.page(query)
+
+
+InMemoryBackend = MemoryStorage
+"""The name that the implementation plan gave it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from acms.errors import ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
@@ -15,7 +16,15 @@ from acms.storage.postgres.database import Database, Lineage, last_message, read
 from acms.storage.postgres.ops import columns
 from acms.storage.postgres.pool import Connection, Row
 from acms.storage.sessions import session_page
-from acms.storage.sql import ENDLESS, read_context, read_entry, read_lineage
+from acms.storage.sql import (
+    ENDLESS,
+    change_settings,
+    read_context,
+    read_entry,
+    read_lineage,
+    seal_columns,
+    seal_fits,
+)
 
 
 class Contexts:
@@ -40,6 +49,7 @@ class Contexts:
                 rows = await self._db.one("settings", {"context": context.parent})
                 settings = append_rules.inherited(load_mapping(rows[0][0]), context)
                 values["settings"] = dump(settings) if settings else None
+        values["settings"] = seal_columns(id, values)
         for _ in range(8):
             rows = await self._db.one("insert_context", values)
             if not rows and key is not None:
@@ -111,6 +121,11 @@ class Contexts:
                 return read_context(rows[0])
         raise SessionNotFoundError(f"no session or context is named {id_or_key!r}")
 
+    async def seal_fits(self, context: str) -> bool:
+        """Return whether a context is as ACMS wrote it; true of one that was stored before there were seals."""
+        rows = await self._db.one("context_by_id", {"context": context})
+        return not rows or seal_fits(rows[0])
+
     async def contexts(self, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
         tree = "contexts" if query.root is None else "contexts_of_root"
@@ -160,7 +175,12 @@ class Contexts:
             deleted_at = (deleted_at or self._db.clock()) if change["deleted"] else None
         merged = {**old.settings, **{k: v for k, v in change.items() if k != "deleted"}}
         merged = {key: value for key, value in merged.items() if value is not None}
-        values = {"context": context, "settings": dump(merged) if merged else None, "rev": rev}
+        changed = replace(old, settings=merged, settings_rev=rev + 1, deleted_at=deleted_at)
+        values: dict[str, Any] = {
+            "context": context,
+            "settings": change_settings(rows[0], changed),
+            "rev": rev,
+        }
         values["deleted_at"] = None if deleted_at is None else micros(deleted_at)
         tried = False
 
@@ -200,6 +220,7 @@ class Contexts:
                 except SessionNotFoundError:
                     said = f"the parent {context.parent} is not here"
                     raise ConflictError(said, options=("restore it first",)) from None
+            values["settings"] = seal_columns(context.id, values)
             rows = await self._db.one("insert_context", values)
             if not rows:
                 rows = await self._db.one("context_by_id", {"context": context.id})

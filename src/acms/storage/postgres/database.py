@@ -38,6 +38,10 @@ PREAMBLE = (
     " current_setting('synchronous_standby_names'), current_setting('fsync')"
 )
 """What every transaction is told first; nothing of it outlives the transaction."""
+_READ_ONLY_PREAMBLE = PREAMBLE.replace(
+    "SELECT ", "SELECT set_config('transaction_read_only', 'on', true), ", 1
+)
+"""The same for a transaction in which the server refuses every write, also behind a pooler."""
 _STANDBYS = "SELECT current_setting('synchronous_standby_names')"
 _COMMIT: Mapping[Durability, str] = {"relaxed": "off", "disk": "local", "quorum": "on"}
 
@@ -81,7 +85,8 @@ class Database:
         self._sql = queries(dialect)
         commit = _COMMIT[durability] if durability else ""
         seconds = pool.statement_seconds if statement_seconds is None else statement_seconds
-        self._preamble = (self.tenant, str(max(1, int(seconds * 1000))), commit)  # 0 would be for ever
+        self._preamble: LiteralString = _READ_ONLY_PREAMBLE if pool.read_only else PREAMBLE
+        self._settings = (self.tenant, str(max(1, int(seconds * 1000))), commit)  # 0 would be for ever
         self._opening: PerLoop[asyncio.Task[None]] = PerLoop()
         self.opened = False
 
@@ -178,7 +183,7 @@ class Database:
         async def attempt(connection: Connection) -> tuple[T, Durability]:
             async with connection.pipeline():
                 await connection.execute("BEGIN")
-                told = await connection.execute(PREAMBLE, self._preamble)
+                told = await connection.execute(self._preamble, self._settings)
             try:
                 result = await work(connection)
             except (ACMSError, psycopg.Error):
@@ -200,7 +205,7 @@ class Database:
     ) -> tuple[psycopg.AsyncCursor[Any], list[list[Row]]]:
         """Run queries in one transaction and one round trip; return what the preamble was told and the rows of each."""
         async with connection.pipeline():
-            told = await connection.execute(PREAMBLE, self._preamble)
+            told = await connection.execute(self._preamble, self._settings)
             cursors = [await self._execute(connection, query, values) for query, values in named]
         return told, [await _rows(cursor) for cursor in cursors]
 

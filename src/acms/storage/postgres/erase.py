@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from acms.errors import ValidationError
-from acms.log.encoding import dump, entry_id, locate
+from acms.log.encoding import dump, entry_id, locate, micros
 from acms.model import Json, Kind, State
 from acms.storage import append_rules
 from acms.storage.postgres.database import Database
@@ -76,3 +77,10 @@ class Eraser:
                     found.append(f"{owner}: {count} {what}")
         values = await self._db.one("left_values", {}) if texts else ()
         return [*found, *repeated(((key, value) for key, value in values), texts)]
+
+    async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
+        """Return the ids of the messages with content that have one of these times or keys."""
+        rows = await self._db.one(
+            "find_messages", {"times": [micros(time) for time in times], "keys": list(keys)}
+        )
+        return [entry_id(Kind.MESSAGE, context, version, nonce) for context, version, nonce in rows]

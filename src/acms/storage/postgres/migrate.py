@@ -325,7 +325,7 @@ async def check(pool: Pool) -> None:
 
     steps, unused = await pool.retry(look, again=True)
     fresh = not any(step.applied for step in steps)
-    if unused and not all(step.applied or step.waits_for for step in steps):
+    if unused and not pool.read_only and not all(step.applied or step.waits_for for step in steps):
         try:
             await migrate(pool, limit=MAKING)
         except ConfigurationError:

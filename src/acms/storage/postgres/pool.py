@@ -173,7 +173,9 @@ class Pool:
     it may take for a statement, then the connection is closed; that is tried again once even when patience ended.
     """
 
-    def __init__(self, dsn: str, *, size: int, patience: float, statement_seconds: float) -> None:
+    def __init__(
+        self, dsn: str, *, size: int, patience: float, statement_seconds: float, read_only: bool = False
+    ) -> None:
         try:
             given = conninfo_to_dict(dsn)
         except psycopg.Error as error:
@@ -195,6 +197,8 @@ class Pool:
         self.statement_seconds = statement_seconds
         #: Seconds an answer may take.
         self.limit = statement_seconds * 1.1 + SLACK
+        #: Whether every transaction is read-only.
+        self.read_only = read_only
         #: What a commit survives, as the server was set when the newest connection was made.
         self.durability: Durability = "disk"
         #: Whether a pooler stands between.
@@ -345,6 +349,10 @@ class Pool:
             except (UnicodeEncodeError, OverflowError) as error:
                 raise ValidationError(f"{type(error).__name__}: {error}") from error
             except psycopg.Error as error:
+                if self.read_only and error.sqlstate == "25006":
+                    raise StorageReadOnlyError(
+                        f"{self.name} was opened read-only", options=("leave ?mode=ro out",)
+                    ) from error
                 passing, known = _passing(error, link is not None)
                 if error.sqlstate == "25006" and link is not None and not self._several:
                     # One that copies another may become the primary; one that was told to take no writes will not.

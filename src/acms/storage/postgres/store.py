@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple, Self
 
 from acms.errors import ACMSError, ValidationError
@@ -70,7 +70,8 @@ class PostgresStorage:
     `durability` is what the server gives when it is left out; "relaxed", "disk" or "quorum" ask for it, and are refused
     when the server cannot. A lost connection, a failover and a conflict of transactions are tried again for
     `retry_seconds`, where the append has keys, an expectation or a lease, so that it cannot be written twice. With
-    `hints=True` workers of other processes that listen are told when jobs were enqueued.
+    `hints=True` workers of other processes that listen are told when jobs were enqueued. `read_only` never creates,
+    migrates or changes anything: every transaction is a read-only one.
     """
 
     def __init__(
@@ -83,12 +84,19 @@ class PostgresStorage:
         retry_seconds: float = 30.0,
         statement_seconds: float = 30.0,
         hints: bool = False,
+        read_only: bool = False,
         clock: Clock = utc_now,
         entropy: Entropy = os.urandom,
     ) -> None:
         if pool_size < 1:
             raise ValidationError("must be at least 1", field="pool_size")
-        pool = Pool.of(dsn, size=pool_size, patience=retry_seconds, statement_seconds=statement_seconds)
+        pool = Pool.of(
+            dsn,
+            size=pool_size,
+            patience=retry_seconds,
+            statement_seconds=statement_seconds,
+            read_only=read_only,
+        )
         self._db = db = Database(pool, tenant, durability=durability, clock=clock, entropy=entropy)
         self.tenant = db.tenant
         self._contexts, self._reader, self._records = Contexts(db), Reader(db), Records(db)
@@ -179,6 +187,10 @@ class PostgresStorage:
         """Return a context by its id or by the key of a live one."""
         return await self._contexts.context(id_or_key, namespace=namespace)
 
+    async def seal_fits(self, context: str) -> bool:
+        """Return whether a context is as ACMS wrote it; true of one that was stored before there were seals."""
+        return await self._contexts.seal_fits(context)
+
     async def contexts(self, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
         return await self._contexts.contexts(query)
@@ -256,6 +268,10 @@ class PostgresStorage:
         That is of rows. The files of the server keep old versions of them until `rewrite`, which also searches bytes.
         """
         return await self._eraser.residue(ids, texts)
+
+    async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
+        """Return the ids of the tenant's messages with content that have one of these times or keys."""
+        return await self._eraser.find_messages(times, keys)
 
     until_rewritten: tuple[str, ...] = (
         "old versions of rows in the files and the write-ahead log of the server: acms erase --rewrite",
@@ -345,3 +361,7 @@ class PostgresStorage:
         and is not even tried through a pooler in transaction mode, which would hand it to others.
         """
         return self._jobs.listen(wake)
+
+
+PostgresBackend = PostgresStorage
+"""The name that the implementation plan gave it."""

@@ -338,6 +338,11 @@ WHERE d.tenant_id = %(tenant)s AND d.context_id = %(context)s AND d.space IN (SE
 -- name: left_values
 SELECT key, concat_ws(chr(10), data, metadata) FROM acms.kv WHERE tenant_id = %(tenant)s;
 
+-- name: find_messages
+SELECT e.context_id, e.version, e.nonce FROM acms.entries e
+WHERE e.tenant_id = %(tenant)s AND e.kind = 'message' AND e.state IS NULL
+  AND (e.created_at = ANY(%(times)s::bigint[]) OR e.key = ANY(%(keys)s::text[]));
+
 -- name: raise_epoch
 UPDATE acms.contexts SET epoch = epoch + 1 WHERE tenant_id = %(tenant)s AND context_id = %(root)s;
 

@@ -221,6 +221,12 @@ WHERE ref = ?1 AND space IN (SELECT space FROM spaces) AND version IN (SELECT va
 -- name: left_values
 SELECT key, concat_ws(char(10), data, metadata) FROM kv WHERE tenant = ?;
 
+-- name: find_messages
+SELECT c.id, e.row & 4294967295, e.nonce
+FROM entries e JOIN contexts c ON c.ref = e.row >> 32
+WHERE c.tenant = ?1 AND e.kind = 'message' AND e.state IS NULL
+  AND (e.created_at IN (SELECT value FROM json_each(?2)) OR e.key IN (SELECT value FROM json_each(?3)));
+
 -- Everything that may be in the file because it is not erased, of every tenant: one text a row.
 -- name: said
 SELECT concat_ws(char(10), kind, privacy, role, origin, markers, closes, grp, sources,

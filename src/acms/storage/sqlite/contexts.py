@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ from acms.results import SessionPage
 from acms.storage import append_rules
 from acms.storage.append_rules import Read
 from acms.storage.sessions import session_page
-from acms.storage.sql import ENDLESS, VERSION_BITS, read_context
+from acms.storage.sql import ENDLESS, VERSION_BITS, change_settings, read_context, seal_columns, seal_fits
 from acms.storage.sqlite.tables import Row, Tables
 
 
@@ -37,6 +38,11 @@ class Contexts:
         """Return a context by its id."""
         row = self._tables.row(connection, "context_by_id", (self._tables.tenant, id))
         return None if row is None else read_context(row)
+
+    def seal_fits(self, connection: apsw.Connection, id: str) -> bool:
+        """Return whether a context is as ACMS wrote it; true of one that was stored before there were seals."""
+        row = self._tables.row(connection, "context_by_id", (self._tables.tenant, id))
+        return row is None or seal_fits(row)
 
     def find(self, connection: apsw.Connection, id_or_key: str, namespace: str) -> Context:
         """Return a context by its id or by the key of a live one."""
@@ -87,7 +93,10 @@ class Contexts:
         self, connection: apsw.Connection, context: str, change: Mapping[str, Json], rev: int
     ) -> Context:
         """Merge a change into the settings if they are still at `rev`."""
-        old = self._get(connection, context)
+        row = self._tables.row(connection, "context_by_id", (self._tables.tenant, context))
+        if row is None:
+            raise SessionNotFoundError(f"no context has the id {context!r}")
+        old = read_context(row)
         if old.settings_rev != rev:
             raise ConflictError(f"the settings are at revision {old.settings_rev}, not {rev}")
         deleted_at = old.deleted_at
@@ -95,7 +104,8 @@ class Contexts:
             deleted_at = (deleted_at or self._clock()) if change["deleted"] else None
         merged = {**old.settings, **{k: v for k, v in change.items() if k != "deleted"}}
         merged = {key: value for key, value in merged.items() if value is not None}
-        written, gone = dump(merged) if merged else None, None if deleted_at is None else micros(deleted_at)
+        changed = replace(old, settings=merged, settings_rev=rev + 1, deleted_at=deleted_at)
+        written, gone = change_settings(row, changed), None if deleted_at is None else micros(deleted_at)
         ref = self._tables.ref(connection, context)
         self._tables.rows(connection, "update_settings", (written, gone, ref))
         if deleted_at is not None:
@@ -154,7 +164,8 @@ class Contexts:
         return self._tables.log(connection, context.id, deleted=True)[1]
 
     def _insert(self, connection: apsw.Connection, values: Mapping[str, Any]) -> None:
-        self._tables.rows(connection, "insert_context", values)
+        sealed = {**values, "settings": seal_columns(values["id"], values)}
+        self._tables.rows(connection, "insert_context", sealed)
         if values["parent"] is None:
             self._tables.rows(connection, "root_itself", (connection.last_insert_rowid(),))
 

@@ -19,8 +19,8 @@ from typing import Any
 import apsw
 
 from acms.errors import StorageBusyError, StorageError, StorageFullError
-from acms.log.encoding import dump, micros
-from acms.model import Json, State
+from acms.log.encoding import dump, entry_id, micros
+from acms.model import Json, Kind, State
 from acms.observability.logging import log
 from acms.storage import append_rules
 from acms.storage.sql import VERSION_BITS, read_entry
@@ -146,6 +146,14 @@ class Eraser:
                 found.append(str(error))
             places = await self._file.read(lambda connection: self._traced(connection, traces), large=True)
         return [*found, *places]
+
+    async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
+        """See `SQLiteStorage.find_messages`."""
+        values = (self._tables.tenant, dump([micros(time) for time in times]), dump(list(keys)))
+        rows = await self._file.read(
+            lambda connection: self._tables.rows(connection, "find_messages", values), large=True
+        )
+        return [entry_id(Kind.MESSAGE, context, version, nonce) for context, version, nonce in rows]
 
     async def rewrite(self) -> None:
         """See `SQLiteStorage.rewrite`."""

@@ -121,6 +121,10 @@ class SQLiteStorage:
         """Return a context by its id or by the key of a live one."""
         return await self._file.read(lambda reader: self._contexts.find(reader, id_or_key, namespace))
 
+    async def seal_fits(self, context: str) -> bool:
+        """Return whether a context is as ACMS wrote it; true of one that was stored before there were seals."""
+        return await self._file.read(lambda reader: self._contexts.seal_fits(reader, context))
+
     async def contexts(self, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
         return await self._file.read(
@@ -221,6 +225,10 @@ class SQLiteStorage:
         eight bytes is not looked for. When one is found the file is written anew, once, and searched again.
         """
         return await self._eraser.residue(ids, texts)
+
+    async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
+        """Return the ids of the tenant's messages with content that have one of these times or keys."""
+        return await self._eraser.find_messages(times, keys)
 
     async def rewrite(self, contexts: Sequence[str], texts: Sequence[bytes]) -> Rewriting:
         """Write the whole file anew, without what is erased, and empty its write-ahead log.
@@ -327,3 +335,7 @@ class SQLiteStorage:
     async def integrity(self) -> list[str]:
         """Return what SQLite finds wrong with the file; nothing when it is sound."""
         return await self._file.integrity()
+
+
+SQLiteBackend = SQLiteStorage
+"""The name that the implementation plan gave it."""

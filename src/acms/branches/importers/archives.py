@@ -1,0 +1,91 @@
+"""Archives of exports: which of their files hold conversations, unpacked within the limits of an import.
+
+What an archive says about its sizes is not believed: bytes are counted while they are unpacked. An archive inside an
+archive is not unpacked.
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import PurePosixPath
+from typing import BinaryIO
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+
+from acms.branches import limits
+from acms.errors import TooLargeError, ValidationError
+
+__all__ = ["ZIP", "read_archive", "refuse_packed"]
+
+ZIP = b"PK\x03\x04"
+"""How an archive begins."""
+_DIRECTORY_ENTRY = b"PK\x01\x02"
+"""How each file begins in the directory of an archive."""
+_METHODS = (ZIP_STORED, ZIP_DEFLATED)
+"""What products pack with. Other methods unpack a few bytes to any size before these can be counted."""
+_PACKED = ((0, b"\x1f\x8b", "gzip"), (257, b"ustar", "tar"), (0, b"BZh", "bzip2"), (0, b"\xfd7zXZ\x00", "xz"))
+_PIECE = 1_048_576
+
+
+def refuse_packed(begins: bytes, name: str) -> None:
+    """Raise `ValidationError` for a file that is packed in a way that is not read here."""
+    for place, magic, kind in _PACKED:
+        if begins[place : place + len(magic)] == magic:
+            raise ValidationError(
+                f"is a {kind} file", field=name, options=("unpack it first, and import what is in it",)
+            )
+
+
+def read_archive(file: BinaryIO, name: str) -> list[bytes]:
+    """Return the files of an archive that hold conversations; large exports have several."""
+    _count_entries(file, name)
+    try:
+        with ZipFile(file) as archive:
+            wanted = sorted(filter(_holds_conversations, archive.infolist()), key=lambda one: one.filename)
+            unpacked: list[bytes] = []
+            left = limits.IMPORT_BYTES
+            for one in wanted:
+                unpacked.append(_unpack(archive, one, left, name))
+                left -= len(unpacked[-1])
+    except (
+        BadZipFile,
+        RuntimeError,
+        NotImplementedError,
+        EOFError,
+        OSError,
+        ValueError,
+        zlib.error,
+    ) as error:
+        raise ValidationError(f"is an archive that cannot be read: {error}", field=name) from error
+    if not unpacked:
+        raise ValidationError("is an archive without conversations.json", field=name)
+    return unpacked
+
+
+def _holds_conversations(one: ZipInfo) -> bool:
+    path = PurePosixPath(one.filename)
+    return path.name.startswith("conversations") and path.suffix == ".json"
+
+
+def _unpack(archive: ZipFile, one: ZipInfo, most: int, name: str) -> bytes:
+    if one.compress_type not in _METHODS:
+        raise ValidationError(f"holds {one.filename} packed by an unknown method", field=name)
+    pieces: list[bytes] = []
+    size = 0
+    with archive.open(one) as member:
+        while piece := member.read(_PIECE):
+            size += len(piece)
+            if size > most:
+                raise TooLargeError(f"unpacks to more than {limits.IMPORT_BYTES:,} bytes", field=name)
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _count_entries(file: BinaryIO, name: str) -> None:
+    """Refuse an archive of too many files before its directory is read, whatever number it names."""
+    found, tail = 0, b""
+    while piece := file.read(_PIECE):
+        found += (tail + piece).count(_DIRECTORY_ENTRY)
+        tail = piece[-len(_DIRECTORY_ENTRY) + 1 :]
+        if found > limits.ARCHIVE_ENTRIES:
+            raise TooLargeError(f"holds more than {limits.ARCHIVE_ENTRIES:,} files", field=name)
+    file.seek(0)

@@ -1,0 +1,78 @@
+"""The border of an import: every message is validated before the first one is stored, and none instructs by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+
+from acms.branches import limits
+from acms.errors import TooLargeError, ValidationError
+from acms.log import foreign, validation
+from acms.log.foreign import Turn
+from acms.log.trust import LEADING
+from acms.model import Origin, Privacy, Role
+
+__all__ = ["admit_conversation", "admit_turn", "count_records", "refer_by_hash"]
+
+
+def admit_turn(turn: Turn, *, trust: bool) -> Turn:
+    """Return a message that `ingest` takes; `ValidationError` for any other.
+
+    A file may come from anywhere. Unless its caller trusts it, what it calls a system or developer message is external
+    text: it is shown as text of a user, and instructs nobody.
+    """
+    role = validation.choice(turn["role"], Role, "role")
+    content = turn.get("content") or ""
+    calls, call_id = turn.get("tool_calls"), turn.get("tool_call_id")
+    validation.parts(role, content, turn.get("parts"), calls, call_id)
+    validation.optional_name(turn.get("actor_id"), "actor_id")
+    validation.optional_name(turn.get("key"), "key")
+    validation.choice(turn.get("privacy") or Privacy.ALLOW, Privacy, "privacy")
+    admitted = {
+        **turn,
+        "metadata": validation.metadata(turn.get("metadata") or {}),
+        "markers": validation.markers(turn.get("markers") or None),
+    }
+    if turn.get("created_at") is not None:
+        admitted["created_at"] = validation.moment(turn["created_at"])
+    admitted = {name: value for name, value in admitted.items() if value not in (None, {}, ())}
+    return admitted if trust else distrust_turn(admitted)
+
+
+def distrust_turn(turn: Turn) -> Turn:
+    """Return a message whose origin does not let it instruct."""
+    if turn["role"] in LEADING and turn.get("origin") in (None, Origin.SYSTEM):
+        return {**turn, "origin": Origin.EXTERNAL.value}
+    return turn
+
+
+def admit_conversation(turns: Iterable[Turn], *, trust: bool) -> list[Turn]:
+    """Return the messages of one conversation as `sync` takes them; `ValidationError` names the one at fault."""
+    admitted: list[Turn] = []
+    keys: dict[str, int] = {}
+    for index, turn in enumerate(turns):
+        try:
+            for message in foreign.read(turn, keep=refer_by_hash):
+                admit_turn(message, trust=trust)
+        except ValidationError as error:
+            raise ValidationError(str(error), field=f"messages[{index}]", options=error.options) from error
+        admitted.append(turn if trust else distrust_turn(turn))
+        first = keys.setdefault(str(turn.get("key", index)), index)
+        if first != index:
+            raise ValidationError(f"has the key of messages[{first}]", field=f"messages[{index}]")
+        if len(admitted) > validation.LIST:
+            raise TooLargeError(f"has more than {validation.LIST:,} messages", field="messages")
+    return admitted
+
+
+def count_records(turns: Iterator[Turn], name: str) -> Iterator[Turn]:
+    """Yield messages up to the limit of an import."""
+    for number, turn in enumerate(turns, 1):
+        if number > limits.RECORDS:
+            raise TooLargeError(f"has more than {limits.RECORDS:,} messages", field=name)
+        yield turn
+
+
+def refer_by_hash(data: bytes, mime: str) -> str:
+    """Refer to bytes that the file itself holds."""
+    return f"sha256:{sha256(data).hexdigest()}"

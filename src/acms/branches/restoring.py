@@ -1,0 +1,332 @@
+"""Restoring exported logs: every line is checked before the first one is stored.
+
+A restore is verbatim: hashes cover roles and origins, so a log comes back as it was or not at all. The hashes of a file
+say that it is whole, not who wrote it; who may restore is decided by the door (decision 0097).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import TypeVar, cast
+
+from acms.branches import limits
+from acms.branches.export import PAGE, Counters
+from acms.errors import (
+    ConflictError,
+    CorruptRecordError,
+    SessionNotFoundError,
+    TooLargeError,
+    ValidationError,
+)
+from acms.log import encoding, trust
+from acms.log.encoding import context_from_json, entry_from_json
+from acms.log.exported import validate_context, validate_entry
+from acms.model import Context, Entry, Json
+from acms.ports import Progress, StorageBackend
+from acms.storage import append_rules
+
+__all__ = ["check_exports", "restore", "split_exports", "write_export"]
+
+T = TypeVar("T")
+Lines = Iterator[tuple[int, str]]
+"""Lines that are not blank, each with its number."""
+
+_HEADER = '{"acms":'
+"""How the first line of an export begins."""
+_TURN = 64
+"""Lines that are checked before other tasks have their turn."""
+
+
+async def restore(
+    storage: StorageBackend,
+    lines: Path | Iterable[str] | AsyncIterable[str],
+    *,
+    name: str = "export",
+    progress: Progress | None = None,
+) -> Context:
+    """Write an exported context verbatim; goes on after the last version that is already stored.
+
+    All of it is checked first, also every hash; then nothing is stored when something is wrong. `name` is the name of
+    the file in errors. `ValidationError` names the line and the field that the API would refuse too, `TooLargeError` a
+    limit, `CorruptRecordError` the line that is no export, does not count on from the one before, or is missing at the
+    end; `ConflictError` when the id or the key is taken by another log, or the parent of a fork is not there.
+    """
+    async with _rereadable(lines, name) as read:
+        await check_exports(storage, [read()], name)
+        return await write_export(storage, read(), name, progress=progress)
+
+
+@asynccontextmanager
+async def _rereadable(
+    lines: Path | Iterable[str] | AsyncIterable[str], name: str
+) -> AsyncGenerator[Callable[[], Lines]]:
+    """Make lines readable twice: a file as it is, others from a temporary file."""
+    if isinstance(lines, Path):
+        file = lines
+        yield lambda: _of_file(file, name)
+        return
+    async with limits.spooled(_numbered(lines, name), name) as spool:
+        yield spool.lines
+
+
+def _of_file(file: Path, name: str) -> Lines:
+    with file.open("rb") as opened:
+        for number, line in enumerate(limits.read_lines_within(opened, name), 1):
+            if line.strip():
+                yield number, line
+
+
+async def _numbered(lines: Iterable[str] | AsyncIterable[str], name: str) -> AsyncIterator[tuple[int, str]]:
+    number = 0
+    if isinstance(lines, AsyncIterable):
+        async for line in lines:
+            number += 1
+            yield number, line
+        return
+    try:
+        for line in lines:
+            number += 1
+            yield number, line
+    except UnicodeDecodeError as error:
+        raise ValidationError("is not UTF-8 text", field=f"{name}:{number + 1}") from error
+
+
+def split_exports(lines: Lines) -> Iterator[Lines]:
+    """Yield the lines of each context; one must be read before the next."""
+    headers = 0
+
+    def count_headers(line: tuple[int, str]) -> int:
+        nonlocal headers
+        headers += line[1].startswith(_HEADER)
+        return headers
+
+    for _, group in groupby(lines, count_headers):
+        yield group
+
+
+# ── checking ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def check_exports(
+    storage: StorageBackend, exports: Iterable[Lines], name: str, *, instructions: bool = True
+) -> list[Context]:
+    """Check exported contexts, parents before their forks, and return them; nothing is stored.
+
+    Without `instructions` a message that would instruct a model is refused.
+    """
+    known: dict[str, Context] = {}
+    for lines in exports:
+        reader = _Reader(lines, name)
+        context = reader.context
+        before = await _check_parent(storage, context, known, reader.header)
+        if context.id in known:
+            raise CorruptRecordError(f"{reader.header}: {context.id} is in this file twice")
+        known[context.id] = context
+        version = context.fork or 0
+        for read, batch in enumerate(reader.batches(), 1):
+            _check_batch(batch, before, version, name)
+            for number, entry in batch if not instructions else ():
+                if trust.instructs(entry):
+                    raise ValidationError(
+                        "is a system or developer message, which would instruct the model",
+                        field=f"{name}:{number}",
+                        options=("pass trust=true if you know who wrote this export",),
+                    )
+            before, version = batch[-1][1].chain, batch[-1][1].version
+            if read % _TURN == 0:
+                await asyncio.sleep(0)
+        reader.check_end()
+    return list(known.values())
+
+
+async def _check_parent(
+    storage: StorageBackend, context: Context, known: dict[str, Context], where: str
+) -> bytes | None:
+    """Check that a fork belongs to its parent; return the chain value that its own entries follow.
+
+    None when the parent comes from the same file: then the store compares it.
+    """
+    if context.parent is None:
+        return encoding.genesis(context.id)
+    parent = known.get(context.parent) or await _find(storage, context.parent)
+    if parent is None:
+        raise ConflictError(
+            f"{where}: the parent {context.parent} is not here", options=("restore it first",)
+        )
+    fork = context.fork or 0
+    same = (context.root, context.namespace) == (parent.root, parent.namespace)
+    if not same or context.lineage != append_rules.inherit(parent.id, parent.lineage, fork):
+        raise CorruptRecordError(f"{where}: {context.id} is no fork of {parent.id} as it is here")
+    if parent.id in known or not fork:
+        return None
+    newest = await storage.read(parent.id, at=fork, newest=1, deleted=True)
+    return newest[0].chain if newest else None
+
+
+async def _find(storage: StorageBackend, id: str) -> Context | None:
+    try:
+        return await storage.context(id)
+    except SessionNotFoundError:
+        return None
+
+
+def _check_batch(batch: list[tuple[int, Entry]], chain: bytes | None, version: int, name: str) -> None:
+    """Compute the hashes of one append; `chain` is the value before it, or None when it is not known."""
+    entries = [entry for _, entry in batch]
+    numbers = {entry.version: number for number, entry in batch}
+    for wrong, what in encoding.verify(entries, head=chain or b"", version=version):
+        if chain is not None or "chain" not in what:
+            number = numbers.get(wrong, batch[0][0])
+            raise CorruptRecordError(f"line {number} of the {name}, version {wrong}: {what}")
+
+
+# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def write_export(
+    storage: StorageBackend, lines: Lines, name: str, *, progress: Progress | None = None
+) -> Context:
+    """Write one exported context that was checked."""
+    reader = _Reader(lines, name, progress)
+    context = reader.context
+    await storage.restore(context, reader.entries())
+    reader.check_end()
+    reader.tell_end()
+    return await storage.context(context.id, namespace=context.namespace)
+
+
+# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Reader:
+    """One exported context: its header, and its entries, each checked by itself and against the one before."""
+
+    def __init__(self, lines: Lines, name: str, progress: Progress | None = None) -> None:
+        self._lines = lines
+        self._name = name
+        self._progress = progress
+        number, line = next(lines, (0, ""))
+        if not line:
+            raise CorruptRecordError(f"the {name} is empty")
+        #: Where the header stands, for errors.
+        self.header = f"line {number} of the {name}"
+        self.context, (self._end, self._total) = self._read(number, line, _read_header)
+        self._admit(number, lambda: validate_context(self.context))
+        self._start = self.context.fork or 0
+        self._counters = Counters() if self.context.parent is None else None
+        self._found: tuple[int, bytes] = (self._start, b"")
+
+    async def entries(self) -> AsyncIterator[Entry]:
+        """Yield the entries, whole appends only."""
+        for batch in self.batches():
+            for _, entry in batch:
+                yield entry
+
+    def batches(self) -> Iterator[list[tuple[int, Entry]]]:
+        """Yield one append at a time: half of one could not be checked, nor gone on with."""
+        batch: list[tuple[int, Entry]] = []
+        size = 0
+        for number, line in self._lines:
+            entry = self._read(number, line, entry_from_json)
+            self._admit(number, lambda entry=entry: validate_entry(entry))
+            self._count(number, entry)
+            if batch and entry.batch != batch[0][1].batch:
+                yield batch
+                batch, size = [], 0
+            batch.append((number, entry))
+            size += len(line)
+            if len(batch) > limits.RECORDS or size > limits.IMPORT_BYTES:
+                where = f"{self._name}:{number}"
+                raise TooLargeError("is of an append that is too long to be held in memory", field=where)
+            self._found = (entry.version, entry.chain)
+            if self._progress is not None and number % PAGE == 0:
+                done = entry.version - self._start
+                self._progress(done, max(self._total - self._start, done))
+        if batch and (self._end is None or self._found == (self._total, self._end)):
+            yield batch
+
+    def check_end(self) -> None:
+        """Raise `CorruptRecordError` when entries are missing at the end."""
+        if self._end is not None and self._total > self._start and self._found != (self._total, self._end):
+            raise CorruptRecordError(
+                f"the {self._name} ends at version {self._found[0]} of {self._total}",
+                options=("export again, and restore that file",),
+            )
+
+    def tell_end(self) -> None:
+        """Report that every entry was written."""
+        if self._progress is not None:
+            done = self._found[0] - self._start
+            self._progress(done, done)
+
+    def _count(self, number: int, entry: Entry) -> None:
+        if entry.context != self.context.id:
+            raise CorruptRecordError(
+                f"line {number} of the {self._name}: version {entry.version} does not belong to {self.context.id}"
+            )
+        if self._counters is None:
+            self._counters = Counters.before(entry)
+        for what in self._counters.add(entry):
+            raise CorruptRecordError(f"line {number} of the {self._name}, version {entry.version}: {what}")
+
+    def _admit(self, number: int, validate: Callable[[], None]) -> None:
+        """Say of what the API would refuse in which line it stands."""
+        try:
+            validate()
+        except ValidationError as error:
+            raise ValidationError(
+                str(error), field=f"{self._name}:{number}", options=error.options
+            ) from error
+
+    def _read(self, number: int, line: str, read: Callable[[dict[str, Json]], T]) -> T:
+        """Read what a line describes; `CorruptRecordError` names the line."""
+        where = f"line {number} of the {self._name}"
+        try:
+            written = limits.parse_json(line, f"{self._name}:{number}", parse_constant=_refuse_constant)
+        except ValueError as error:
+            raise CorruptRecordError(f"{where} is not JSON: {error}") from error
+        if not isinstance(written, dict):
+            raise CorruptRecordError(f"{where} is not a JSON object")
+        if "\\u" in line and not all(map(_storable, _texts(written))):
+            raise CorruptRecordError(f"{where} holds a NUL character or half a character")
+        try:
+            return read(cast("dict[str, Json]", written))
+        except CorruptRecordError as error:
+            raise CorruptRecordError(f"{where}: {error}") from error
+
+
+def _refuse_constant(name: str) -> Json:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _storable(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= one <= "\udfff" for one in text)
+
+
+def _texts(written: Json) -> Iterator[str]:
+    """Yield every text and name; no recursion: what was read may be deep."""
+    waiting: list[Json] = [written]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            waiting += [*value, *cast("dict[str, Json]", value).values()]
+        elif isinstance(value, list):
+            waiting += value
+
+
+def _read_header(written: dict[str, Json]) -> tuple[Context, tuple[bytes | None, int]]:
+    """Read the first line: the context, and the chain value and version that its log ends with, where it says so."""
+    context = context_from_json(written)
+    end = written.get("end")
+    if end is None:
+        return context, (None, 0)
+    try:
+        return context, (bytes.fromhex(end["chain"]), int(end["version"]))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise CorruptRecordError(f"this is not an exported context: {error}") from error

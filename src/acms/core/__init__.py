@@ -1,1 +1,0 @@
-"""Modules under the names they had before; see docs/architecture.md."""

@@ -1,0 +1,118 @@
+"""Pages of logs: read for a stream of events when its client has taken the page before, and shared between streams.
+
+Streams that wait for the same entries, as after an append or after a restart of the service, ask for the same page at
+the same time: it is read from the store, redacted and serialized once. One page is read at a time, so that however
+many streams there are, a request of another tenant waits for one page at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+
+from acms.model import Entry
+from acms.ports import StorageBackend
+from acms.privacy.stage import Stage
+from acms.runtime.threads import off_loop
+from acms.storage import handles
+
+__all__ = ["FRESH", "PAGE_CHARS", "PAGE_ENTRIES", "Page", "PageReader", "Span", "page_reader"]
+
+PAGE_ENTRIES = 16
+PAGE_CHARS = 65_536
+"""Characters of text in a page, unless its first entry alone has more."""
+FRESH = 0.1
+"""Seconds for which the entries of a page may be sent without a look whether they were erased."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """What a page is read of: a log as it was at a version and at an erasure generation."""
+
+    context: str
+    #: The version behind which the page begins, and the last version that it may hold.
+    after: int
+    version: int
+    epoch: int
+    #: Entries in it at most.
+    limit: int
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Page:
+    """Entries as they may leave, and when they were read."""
+
+    entries: Sequence[Entry]
+    read_at: float
+    #: Entries that were serialized, by version.
+    _serialized: dict[int, bytes] = field(default_factory=dict[int, bytes])
+
+    @property
+    def outdated(self) -> bool:
+        """Whether an entry may have been erased since."""
+        return monotonic() - self.read_at > FRESH
+
+    def serialize(self, entry: Entry, serializer: Callable[[Entry], bytes]) -> bytes:
+        """Return an entry as bytes, serialized once for all streams that send this page."""
+        found = self._serialized.get(entry.version)
+        if found is None:
+            found = self._serialized[entry.version] = serializer(entry)
+        return found
+
+
+class PageReader:
+    """Reads pages for the streams of one storage handle in one event loop."""
+
+    def __init__(self, storage: StorageBackend) -> None:
+        self._storage = storage
+        self._one_at_a_time = asyncio.Lock()
+        #: Pages being read, and those read in the last `FRESH` seconds.
+        self._pages: dict[tuple[Span, Stage], asyncio.Future[Page]] = {}
+
+    async def read(self, span: Span, stage: Stage) -> Page:
+        """Return a page, which other streams may hold as well."""
+        key = (span, stage)
+        reading = self._pages.get(key)
+        if reading is None:
+            reading = self._pages[key] = asyncio.ensure_future(self.load(span, stage))
+            reading.add_done_callback(partial(self._keep, key))
+        return await asyncio.shield(reading)
+
+    def _keep(self, key: tuple[Span, Stage], reading: asyncio.Future[Page]) -> None:
+        """Keep a page while it is fresh; drop one that could not be read."""
+        if reading.cancelled() or reading.exception() is not None:
+            del self._pages[key]
+        else:
+            asyncio.get_running_loop().call_later(FRESH, self._pages.pop, key)
+
+    async def load(self, span: Span, stage: Stage) -> Page:
+        """Read a page that no other stream has asked for."""
+        async with self._one_at_a_time:
+            found = await self._storage.read(
+                span.context, after=span.after, at=span.version, limit=span.limit
+            )
+            found = found[: _count_fitting(found)]
+            entries = await off_loop(partial(stage.entries, found), stage.unread(found))
+            return Page(entries=entries, read_at=monotonic())
+
+
+def _count_fitting(entries: Sequence[Entry]) -> int:
+    """Return how many entries fit in a page: at least one."""
+    characters = 0
+    for count, entry in enumerate(entries):
+        characters += len(entry.content)
+        if characters > PAGE_CHARS:
+            return max(count, 1)
+    return len(entries)
+
+
+def page_reader(handle: StorageBackend) -> PageReader:
+    """Return the page reader that the streams of a handle share in this event loop."""
+    here = handles.here(handle)
+    if here.pages is None:
+        here.pages = PageReader(handle)
+    found: PageReader = here.pages
+    return found

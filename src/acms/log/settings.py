@@ -1,0 +1,171 @@
+"""The settings of a session: one validator for every door, and one reader that a damaged value does not stop.
+
+`described` and `tag` validate what a caller gives, a restore what a file gives, `verify` what a store holds. A setting
+of another program is plain JSON under a name of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from acms.errors import ValidationError
+from acms.log import policy, validation
+from acms.log.provenance import COPIED, COPIES, COPYING
+from acms.model import Json
+
+__all__ = [
+    "ERASED",
+    "LABELS",
+    "MAX_TAGS",
+    "METADATA",
+    "NAME",
+    "TAGS",
+    "read_setting",
+    "validate_session_title",
+    "validate_settings",
+    "validate_tag_name",
+]
+
+NAME, LABELS, METADATA = "name", "labels", "metadata"
+"""Names of the settings that describe a session."""
+TAGS = "tags"
+ERASED = "erased_counts"
+"""Setting that counts the messages and tokens of a session that were erased."""
+MAX_TAGS = 1_000
+"""Names one session may give to its versions."""
+_CHAIN = re.compile(r"(?:[0-9a-f]{64})?\Z")
+"""The chain value of a tagged version; empty for version 0."""
+
+
+def validate_settings(settings: Mapping[str, Json]) -> None:
+    """Raise `ValidationError` with the setting at fault, as `settings.labels`."""
+    for name, value in settings.items():
+        try:
+            _validate(validation.name(name, "name"), value)
+        except ValidationError as error:
+            message = str(error).removeprefix(f"{error.field}: ")
+            field = error.field if error.field.startswith(name) else name
+            raise ValidationError(message, field=f"settings.{field}", options=error.options) from error
+
+
+def read_setting(settings: Mapping[str, Json], name: str, default: Any = None) -> Any:
+    """Return a setting, or `default` if it is missing or damaged: one bad session must not hide the others."""
+    if name not in settings:
+        return default
+    try:
+        _validate(name, settings[name])
+    except ValidationError:
+        return default
+    return settings[name]
+
+
+def validate_session_title(value: object) -> str:
+    """Return the name that a session is shown under; it may be empty, which removes it."""
+    return validation.text(value, NAME, limit=4 * validation.NAME_CHARS)
+
+
+def validate_tag_name(value: object, field: str = "name") -> str:
+    """Return the name of a version; numbers are versions themselves."""
+    name = validation.name(value, field)
+    if name.isdecimal():
+        raise ValidationError("must not be a number: numbers are versions", field=field)
+    return name
+
+
+def _validate(name: str, value: Json) -> None:
+    check = _CHECKS.get(name)
+    if check is None:
+        validation.document(value, name)
+    else:
+        check(value, name)
+
+
+def _check_title(value: Json, field: str) -> None:
+    validate_session_title(value)
+
+
+def _check_labels(value: Json, field: str) -> None:
+    validation.labels(_of_type(value, list, field), field)
+
+
+def _check_metadata(value: Json, field: str) -> None:
+    validation.metadata(_of_type(value, Mapping, field), field)
+
+
+def _check_policy(value: Json, field: str) -> None:
+    said: Mapping[str, Json] = _of_type(value, Mapping, field)
+    policy.changed({}, said)
+    empty = [name for name, one in said.items() if one is None]
+    if empty:
+        raise ValidationError("must not be null", field=f"{field}.{empty[0]}")
+
+
+def _check_tags(value: Json, field: str) -> None:
+    tags: Mapping[str, Json] = _of_type(value, Mapping, field)
+    if len(tags) > MAX_TAGS:
+        raise ValidationError(f"has {len(tags)} tags, the limit is {MAX_TAGS}", field=field)
+    for name, tagged in tags.items():
+        validate_tag_name(name, field)
+        _check_version_of(tagged, f"{field}.{name}", "chain")
+        if not _CHAIN.match(validation.text(tagged["chain"], f"{field}.{name}.chain")):
+            raise ValidationError("must be 64 hexadecimal digits, or empty", field=f"{field}.{name}.chain")
+
+
+def _check_copied(value: Json, field: str) -> None:
+    _check_version_of(value, field, "context")
+    validation.context_id(value["context"], f"{field}.context")
+
+
+def _check_version_of(value: Json, field: str, other: str) -> None:
+    """Check an object with a version and one other name."""
+    found: Mapping[str, Json] = _of_type(value, Mapping, field)
+    if found.keys() != {"version", other}:
+        raise ValidationError(f"must have version and {other}, and nothing else", field=field)
+    validation.whole(found["version"], f"{field}.version")
+
+
+def _check_copies(value: Json, field: str) -> None:
+    for id in _of_type(value, list, field):
+        validation.context_id(id, field)
+
+
+def _check_seconds(value: Json, field: str) -> None:
+    validation.whole(value, field)
+
+
+def _check_true(value: Json, field: str) -> None:
+    if value is not True:
+        raise ValidationError("must be true, or missing", field=field)
+
+
+def _of_type(value: Json, kind: Any, field: str) -> Any:
+    if not isinstance(value, kind):
+        wanted = "a list" if kind is list else "an object"
+        raise ValidationError(f"must be {wanted}, not {type(value).__name__}", field=field)
+    return value
+
+
+def _check_erased(value: Json, field: str) -> None:
+    counts: Mapping[str, Json] = _of_type(value, Mapping, field)
+    if counts.keys() != {"messages", "tokens"}:
+        raise ValidationError("must have messages and tokens, and nothing else", field=field)
+    for name, count in counts.items():
+        validation.whole(count, f"{field}.{name}")
+
+
+_CHECKS: Mapping[str, Callable[[Json, str], None]] = {
+    NAME: _check_title,
+    ERASED: _check_erased,
+    LABELS: _check_labels,
+    METADATA: _check_metadata,
+    TAGS: _check_tags,
+    COPIED: _check_copied,
+    COPIES: _check_copies,
+    COPYING: _check_true,
+    policy.POLICY: _check_policy,
+    policy.RETENTION: _check_seconds,
+    policy.HOLD: _check_true,
+    policy.PRIVATE: _check_true,
+}

@@ -1,0 +1,118 @@
+"""One line of the protocol: a message that the SDK understands, or the errors that answer the line in its place.
+
+The SDK drops what it cannot parse, and the client would wait for an answer until it gives up.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, RequestId
+from mcp_types.jsonrpc import JSONRPCNotification, jsonrpc_message_adapter
+
+__all__ = ["check_message", "envelope_error"]
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+# A string without an end is one token, or every quote in it would be tried.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
+_ID_VALUE = re.compile(r'\s*:\s*(-?\d{1,300}(?![\d.eE])|"(?:[^"\\]|\\.)*")', re.DOTALL)
+
+
+def check_message(line: str) -> str | list[JSONRPCError]:
+    """Return a line that the SDK understands, or the errors to answer; an empty list for an empty line.
+
+    Half a surrogate pair becomes U+FFFD, as bytes that are no UTF-8 do.
+    """
+    try:
+        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except pydantic.ValidationError:
+        return _repair(line)
+    if isinstance(message, JSONRPCNotification) and '"id"' in line:
+        return _repair(line)  # it may be a request whose id is none
+    return line
+
+
+def _repair(line: str) -> str | list[JSONRPCError]:
+    """Return a line without half surrogate pairs, or the errors that say what is wrong with it."""
+    if not line.strip():
+        return []
+    try:
+        parsed = json.loads(line, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        nested = isinstance(error, RecursionError)
+        text = "it is nested too deeply" if nested else f"it is no JSON: {error}"
+        return [_error(PARSE_ERROR, text, _find_id(line))]
+    if isinstance(parsed, list):
+        ids = [one["id"] for one in parsed if isinstance(one, dict) and _is_id(one.get("id"))]
+        return [
+            _error(INVALID_REQUEST, "MCP has no batches: send one message at a time", id)
+            for id in ids or [None]
+        ]
+    if not isinstance(parsed, dict):
+        return [envelope_error("a message must be a JSON object")]
+    fault = _find_fault(parsed)
+    id = parsed.get("id")
+    if fault is None:
+        repaired = _LONE_SURROGATE.sub("\ufffd", json.dumps(parsed, ensure_ascii=False))
+        try:
+            jsonrpc_message_adapter.validate_json(repaired, by_name=False)
+        except pydantic.ValidationError as error:
+            # The parser of the SDK allows less depth than Python's.
+            fault = str(error.errors(include_url=False, include_context=False, include_input=False)[0]["msg"])
+        else:
+            return repaired
+    return [_error(INVALID_REQUEST, fault, id if _is_id(id) else None)]
+
+
+def _find_fault(message: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the envelope of a message, or None."""
+    if "id" in message and not _is_id(message["id"]):
+        return "id must be a string or an integer"
+    if message.get("jsonrpc") != "2.0":
+        return 'jsonrpc must be "2.0"'
+    if "result" in message or "error" in message:
+        return None
+    if not isinstance(message.get("method"), str):
+        return "method must be a string"
+    if not isinstance(message.get("params", {}), dict):
+        return "params must be an object"
+    return None
+
+
+def _is_id(value: object) -> bool:
+    """Return whether a value may be the id of a request, and can be sent back."""
+    if isinstance(value, str):
+        return _LONE_SURROGATE.search(value) is None
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _find_id(line: str) -> RequestId | None:
+    """Return the id of a message that cannot be parsed, or None if it does not show."""
+    depth = 0
+    for found in _TOKEN.finditer(line):
+        token = found[0]
+        if token in "[{":
+            depth += 1
+        elif token in "]}":
+            depth -= 1
+        elif depth == 1 and token == '"id"' and (value := _ID_VALUE.match(line, found.end())):
+            id = json.loads(value[1], strict=False)
+            return id if _is_id(id) else None
+    return None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def envelope_error(message: str) -> JSONRPCError:
+    """Return the error that answers what is no message at all."""
+    return _error(INVALID_REQUEST, message, None)
+
+
+def _error(code: int, message: str, id: RequestId | None) -> JSONRPCError:
+    return JSONRPCError(jsonrpc="2.0", id=id, error=ErrorData(code=code, message=message))

@@ -1,0 +1,333 @@
+"""Secrets told in sentences, in many languages: a name, what ties a value to it, and what the value looks like.
+
+A value may follow its name ("the PIN of the door is 4711"), come before it ("use hunter22 as the password"), answer a
+question, or stand in a request to sign in. The looser the tie, the more the value must look made up. Words are data; no
+sentence is.
+"""
+
+from __future__ import annotations
+
+import re
+
+from acms.privacy.found import Found, Name, Work
+from acms.privacy.looks import (
+    COUNTED,
+    COUNTER,
+    DIGIT,
+    ODD,
+    bare,
+    entropy,
+    harmless,
+    is_made_up,
+    is_no_value,
+    level,
+    names_itself,
+    opaque,
+    stopped,
+)
+from acms.privacy.rules import listed, one_of, shape
+
+CLOSE = re.compile(r"""(?:[\\"`\])*]|'(?!s[ \t])){0,6}+""")
+_REACH = 110
+"""Characters of a line after a name within which a sentence tells its value."""
+_MOST = 7
+"""Words that may stand between a name and its value."""
+_OPEN, _SHUT = "\"'`“„«「『(*", "\"'`”“»」』)*"
+_WORD = re.compile(r"\S+")
+_QUOTED = re.compile(r"""["'`>]|<(?!\d)""")
+#: What a word begins with that is written without blanks: Chinese, Japanese, Korean.
+_SCRIPTED = re.compile("[\u2e80-\uffff][\u2e80-\uffff「“\"']*")
+_STOPS = (".", "?", "!", ";")
+#: What follows a value in Japanese: "…を4711に変更", "4711と入力".
+_POSTPOSED = re.compile(r"""["'”」』]?(?:(?P<enter>[とを]入力|と打)|[にへ])""")
+
+
+def find_told(text: str, low: str, name: Name, work: Work) -> Found | None:
+    """Return the value that a sentence tells for a name."""
+    work.spend(300)
+    return _find_after(text, low, name) or _find_before(text, low, name) or _find_answer(text, low, name)
+
+
+# ── after the name ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _find_after(text: str, low: str, name: Name) -> Found | None:
+    """Return the value that a sentence tells after a name: the more it looks made up, the further away it may be."""
+    line = low.find("\n", name.end, name.end + _REACH)
+    stop = line if line >= 0 else name.end + _REACH
+    if "code" in name.form and not DIGIT.search(text, name.end, stop):
+        return None
+    # The last word that ties a value to the name, and how many words came after it; a name may end with a tie.
+    tie, since = "told" if name.word.rpartition(" ")[2] in listed("links") else "", 0
+    for at, piece in enumerate(_WORD.finditer(text, name.end, stop)):
+        if at > _MOST + 2 * bool(tie):
+            return None
+        raw, start = piece[0], piece.start()
+        if start == name.end:
+            cut = CLOSE.match(text, start)
+            raw, start = (raw[cut.end() - start :], cut.end()) if cut else (raw, start)
+            if raw[:1] in tuple("=@|:/\\<>&?.;({") or raw[1:2] == "=":
+                return None
+            if raw in ("'s", "’s"):
+                tie = "told"
+            if not raw or raw[0] in ",'’":
+                continue
+        elif raw[:1] in ("=", "!", "?") and raw.strip("=!?") == "":
+            return None
+        script = _SCRIPTED.match(raw)
+        if script:
+            if not listed("links").isdisjoint(script[0]):
+                tie, since = "told", 0
+            elif script[0].endswith(tuple(listed("enter"))):
+                tie, since = "enter", 0
+            raw, start = raw[script.end() :], start + script.end()
+        core = raw.lstrip(_OPEN)
+        start += len(raw) - len(core)
+        word = core.lower().rstrip(".,:;?!" + _SHUT)
+        new = _read_tie(word, low, name, stop)
+        if new:
+            tie, since = new, 0
+            continue
+        if tie and since == 0 and word in listed("articles"):
+            continue
+        changed = at > 0 and word.startswith(tuple(listed("turned")))
+        if not tie and word in listed("about") and not changed and core[-1:] != ",":
+            return None
+        value = _QUOTED.split(bare(core), 1)[0].rstrip(_SHUT)
+        link = _grade(tie, since, at)
+        quoted = tie != "signed" and text[start - 1] in _OPEN
+        if script and (after := _POSTPOSED.match(text, find_phrase(text, start) or start + len(value))):
+            link = "enter" if after["enter"] else "changed"
+        if value and (end := _find_end(text, value, start, name, link, quoted)):
+            return Found(start, end, name.kind)
+        if core.endswith(_STOPS) and len(word) > 2:
+            return None
+        since += 1
+        if core.endswith((":", "=", "：", ":**")) or (tie == "signed" and not word):
+            tie, since = "signed", 0
+        elif tie == "signed":
+            tie = ""
+    return None
+
+
+#: Ties that say of what follows them that it is the value.
+_TIED = ("told", "named", "changed")
+
+
+def _read_tie(word: str, low: str, name: Name, stop: int) -> str:
+    """Return how a word ties what follows it to the name; "" when it does not."""
+    if word in listed("naming"):
+        return "named"
+    if word in listed("links"):
+        return "told"
+    if word in listed("enter"):
+        return "enter"
+    changed = word in listed("towards") and any(
+        map(low[max(0, name.start - 48) : stop].__contains__, listed("turned"))
+    )
+    return "changed" if changed else ""
+
+
+def _grade(tie: str, since: int, at: int) -> str:
+    """Return how closely a word is tied to the name, `since` words after the tie and `at` words after the name."""
+    if tie and since == 0:
+        return "told" if tie == "signed" else tie
+    if tie in _TIED and since < 3:
+        return "said"
+    return "next" if at == 0 else "far"
+
+
+def _find_end(text: str, value: str, start: int, name: Name, link: str, quoted: bool) -> int:
+    """Return where the value of a name ends that begins here; 0 when this is none."""
+    if "code" in name.form:
+        near = link in (*_TIED, "enter") or (link == "next" and name.form == "code")
+        end = find_code(text, start, name) if near else 0
+        if end and not (link == "changed" and _YEAR.fullmatch(value)):
+            return end
+    elif name.kind == "password":
+        words = link in (*_TIED, "enter") or (link == "next" and name.form == "phrase")
+        if words and name.word != "pass" and (end := find_phrase(text, start)):
+            return end
+        year = link == "changed" and _YEAR.fullmatch(value)
+        if link in _TIED and not year and _is_word(text, value, start, quoted or link == "named"):
+            return start + len(value)
+    return start + len(value) if _is_told(text, value, start, name, link) else 0
+
+
+#: Digits in one group or several, and what people write around them on a keypad.
+_CODE = re.compile(
+    r"[#*]?\d{1,12}(?:[ -]\d{1,6}){0,5}+[#*]?(?![.,:/]?\w)|[#*]?\d{3,12}[#*]?(?=[\u2e80-\uffff])"
+)
+_YEAR = re.compile(r"(?:19|20)\d\d")
+_CLAUSE_END = re.compile(r"""["'”»)]?[.,;!?]?(?:\s*$|[.,;!?)]|\r?\n)""")
+
+
+def find_code(text: str, start: int, name: Name) -> int:
+    """Return where the digits of a code end that begin here, or 0. A PIN has four of them at least, others three."""
+    code = _CODE.match(text, start)
+    short = code is None or name.rest == "s" or (name.word[:3] == "pin" and len(code[0]) < 4)
+    return code.end() if code and not short and _is_code(text, code) else 0
+
+
+def _is_code(text: str, code: re.Match[str]) -> bool:
+    """Tell whether digits are a code, no count, no year within a sentence."""
+    size = sum(map(str.isdigit, code[0]))
+    if not 3 <= size <= 12 or COUNTED.match(text, code.end()):
+        return False
+    return not _YEAR.fullmatch(code[0]) or _CLAUSE_END.match(text, code.end()) is not None
+
+
+def _is_word(text: str, value: str, start: int, alone: bool) -> bool:
+    """Tell whether digits or one word are a password of which a sentence says that it is one."""
+    end = start + len(value)
+    if value.isdigit():
+        code = _CODE.match(text, start)
+        return code is not None and code.end() == end and len(value) > 3 and _is_code(text, code)
+    known = stopped(value) or value.lower() in listed("function") or value.lower() in listed("about")
+    return alone and value.isalpha() and len(value) > 4 and not known and bool(_CLAUSE_END.match(text, end))
+
+
+_PLAIN_WORD = re.compile(r"[a-zß-öø-ÿœ]{2,14}+(?![A-Z0-9_'’-])")
+_NUMBER = re.compile(r" \d{1,6}(?!\w)")
+#: Participles and adverbs: what is said of a passphrase, seldom a word of one.
+_SAID_OF = re.compile(r".*(?:ed|ing|ly|ad[ao]s?|id[ao]s?|mente|ée?s?|iert|ment)")
+
+
+def find_phrase(text: str, start: int) -> int:
+    """Return where a passphrase ends that begins here: four small words or more, none of them a word of grammar; or 0.
+
+    Three words are enough with a number after them.
+    """
+    count = doubtful = 0
+    at, end = start, 0
+    while count < 24 and (word := _PLAIN_WORD.match(text, at)):
+        if word[0] in listed("function") or word[0] in listed("about"):
+            break
+        count, end = count + 1, word.end()
+        doubtful += stopped(word[0]) or _SAID_OF.fullmatch(word[0]) is not None
+        at = end + 1
+        if text[end:at] != " ":
+            break
+    number = _NUMBER.match(text, end) if end else None
+    if count < (3 if number else 4) or doubtful > 1:
+        return 0
+    return number.end() if number else end
+
+
+def _is_told(text: str, value: str, start: int, name: Name, link: str) -> bool:
+    """Tell whether what stands near a name looks so much made up that it is its value."""
+    if is_no_value(text, value, start) or harmless(value) or name.rest == "s":
+        return False
+    look, size = level(value), len(value)
+    told = link in (*_TIED, "said")
+    if not told and (names_itself(value) or name.word == "pass" or COUNTER.fullmatch(value)):
+        return False
+    if name.form == "login" and told and size >= (6 if name.kind == "secret" else 8) and is_made_up(value):
+        return True
+    if "code" in name.form:
+        return look >= 2 and link != "far"
+    if name.kind == "password":
+        if told:
+            return look >= 1 or (value.isdigit() and size >= 6 and not COUNTED.match(text, start + size))
+        if link in ("next", "enter"):
+            return look >= 2 and size >= 6
+        return look == 3 and size >= 7 and ODD.search(value) is not None
+    if names_itself(value) or _HASH.search(text, max(0, start - 14), start):
+        return False
+    if not told:
+        return size >= 20 and opaque(value) if link == "far" else _is_long(value, 16)
+    return _is_long(value, 12)
+
+
+def _is_long(value: str, size: int) -> bool:
+    look = level(value)
+    return ((look == 3 and len(value) >= 8) or (look >= 2 and len(value) >= size)) and entropy(value) >= 2.8
+
+
+_HASH = shape("hash named")
+
+# ── before the name ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+_EARLIER = shape("earlier")
+_EARLIER_SCRIPT = shape("earlier script")
+_ENTERED = re.compile(
+    rf"(?i)(?<![^\W\d_])(?:{one_of(sorted(listed('enter')))})[ ][\"'`“]?"
+    r"(?P<value>[^\s\"'`”]{4,64}+)[\"'`”]?[ ][^.!?\n]{0,60}$"
+)
+
+
+def _find_before(text: str, low: str, name: Name) -> Found | None:
+    """Return a value that is called a password after it was said: "use … as the password"."""
+    if name.kind != "password":
+        return None
+    start = max(0, name.start - 110)
+    former = text[start : name.start]
+    match = _ENTERED.search(former) if DIGIT.search(former) else None
+    if match and not (is_made_up(match["value"]) and any(map(str.islower, match["value"]))):
+        match = match if "code" in name.form else None
+    if not match and any(f" {join} " in low[start : name.start] for join in listed("joins")):
+        match = _EARLIER.search(former)
+        if match and match["join"].lower() not in listed("joins"):
+            return None
+        if match and match["of"].strip().endswith(tuple(listed("poor"))):
+            return None
+    elif not match and not former.isascii():
+        match = _EARLIER_SCRIPT.search(former)
+    if not match:
+        return None
+    value, at = match["value"].rstrip(","), start + match.start("value")
+    if "code" in name.form and len(value) > 3 and _CODE.fullmatch(value) and not _YEAR.fullmatch(value):
+        return Found(at, at + len(value), "password")
+    if names_itself(value) or not _is_told(text, value, at, name, "said"):
+        return None
+    return Found(at, at + len(value), "password")
+
+
+# ── in an answer ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_ANSWER = shape("answer")
+_ASKED = shape("asked")
+
+
+def _find_answer(text: str, low: str, name: Name) -> Found | None:
+    """Return what stands alone in the answer to a question for a secret: "the password?", next line, the value."""
+    before = low[max(0, name.start - 60) : name.start].rpartition("\n")[2]
+    match = _ANSWER.match(text, name.end, name.end + 300)
+    if not match and any(word in before for word in ("send", "need", "give", "tell")):
+        match = _ASKED.match(text, name.end, name.end + 300)
+    if not match:
+        return None
+    value = match[1].rstrip(".,")
+    asked = text[name.end : match.start(1)].partition("\n")[0].lower().strip("?？ ").split()
+    several = sum(map(str.isdigit, value)) > 1 or ODD.search(value, 1) is not None
+    if several and listed("about").isdisjoint(asked) and _is_told(text, value, match.start(1), name, "said"):
+        return Found(match.start(1), match.start(1) + len(value), name.kind)
+    return None
+
+
+# ── in a request to sign in ─────────────────────────────────────────────────────────────────────────────────────────
+
+#: What a request to sign in may be given: after "with", or as the second of a pair.
+_WITH = shape("sign in with")
+_WITHIN_SCRIPT = re.compile(r"(?<![!-~])[!-~]{6,64}+")
+
+
+def find_sign_in(text: str, verb: Name) -> Found | None:
+    """Return the password in a request to sign in that names none: "log in as admin with …"."""
+    line = text.find("\n", verb.end, verb.end + 80)
+    stop = line if line >= 0 else verb.end + 80
+    if verb.word.isascii() or verb.word < "\u2e80":
+        given = [
+            (one.start("value"), one["value"], bool(one["user"]))
+            for one in _WITH.finditer(text, verb.end, stop)
+        ]
+    else:
+        start = text.rfind("\n", max(0, verb.start - 60), verb.start) + 1 or max(0, verb.start - 60)
+        given = [(one.start(), one[0], True) for one in _WITHIN_SCRIPT.finditer(text, start, stop)]
+    for at, raw, sure in given:
+        value = bare(raw).rstrip(_SHUT)
+        digits = sum(map(str.isdigit, value))
+        drawn = level(value) == 3 or (value[:1].islower() and (sure or digits > 3))
+        if len(value) >= 6 and drawn and is_made_up(value):
+            return Found(at, at + len(value), "password")
+    return None

@@ -1,0 +1,221 @@
+"""Selection: which ranked candidates a budget holds, in which shares, and why.
+
+Pure functions of the candidates. `acms.recall.planner` writes what was chosen and counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from acms.recall.planner import LEAST, Candidate, Choice
+
+EXCERPT = 0.5
+"""A unit larger than this share of the budget may be shown as an excerpt when it does not fit."""
+EXCERPTS = 3
+"""Best candidates that may be shown as an excerpt."""
+RESULT = 0.125
+"""A tool call whose answers are larger than this share of the budget is shown with what in them answers."""
+
+
+class ExternalBudget:
+    """The tokens of a plan that external text may take while other text that answers is left out."""
+
+    def __init__(self, share: float, budget: int) -> None:
+        self._share = share
+        self._most = int(share * budget)
+        self._left = self._most
+        #: Whether other text that answers is left out.
+        self.binds = False
+
+    def limit(self, one: Candidate, left: int) -> int:
+        """Return how many of the tokens that are left a candidate may take."""
+        return min(left, max(0, self._left)) if one.external else left
+
+    def spend(self, one: Candidate, tokens: int) -> None:
+        """Note the tokens that a candidate takes."""
+        if one.external:
+            self._left -= tokens
+
+    def left_out(self, one: Candidate) -> Choice:
+        """Return the choice to leave out external text."""
+        reason = (
+            f"external text may take {self._most} tokens ({self._share:.0%}) while other text that answers "
+            "is left out"
+        )
+        return Choice(one, False, "external", reason)
+
+
+def share(
+    past: Sequence[Candidate],
+    current: Sequence[Candidate],
+    budget: int,
+    floor: float,
+    external_share: float,
+) -> list[Choice]:
+    """Divide a budget between the past and the current episode, both oldest first.
+
+    The latest message first; then up to `floor` of the budget for the rest of the current episode, marked messages
+    and then newest first; then what answers by score, of the past as of the current episode; then what is left for
+    the current episode again. A share that is not used flows on.
+    Of all of it external text has at most `external_share` while other text that answers is left out.
+    """
+    shown: list[Choice | None] = [None] * len(current)
+    left = budget
+    external = ExternalBudget(external_share, budget)
+    if current:
+        latest = current[-1]
+        rule = "latest" if latest.tokens <= left else "cut"
+        shown[-1] = Choice(latest, True, rule, "the latest message is always shown", left)
+        left -= latest.tokens
+        external.spend(latest, latest.tokens)
+    reserved = min(left, int(budget * floor) - (budget - left))
+    rest = range(len(current) - 1)
+
+    def first(index: int) -> tuple[bool, int]:
+        return not current[index].markers, -current[index].unit.version
+
+    for index in sorted(rest, key=first):
+        one = current[index]
+        if one.tokens <= external.limit(one, reserved):
+            shown[index] = Choice(one, True, "episode", "in the current episode, within its reserved share")
+            reserved -= one.tokens
+            left -= one.tokens
+            external.spend(one, one.tokens)
+    competing = [index for index in rest if shown[index] is None and current[index].relevance > 0]
+    found, left = _by_score([*past, *(current[index] for index in competing)], budget, left, external)
+    for index in competing[::-1]:
+        shown[index] = found.pop()
+    for index in sorted(rest, key=lambda index: -current[index].unit.version):
+        if shown[index] is not None:
+            continue
+        one = current[index]
+        if one.tokens > left:
+            shown[index] = _too_large(one, left)
+        elif external.binds and one.tokens > external.limit(one, left):
+            shown[index] = external.left_out(one)
+        else:
+            shown[index] = Choice(one, True, "episode", "in the current episode, in the share others left")
+            left -= one.tokens
+            external.spend(one, one.tokens)
+    return found + [choice for choice in shown if choice is not None]
+
+
+def capped(choices: list[Choice], most: int, external_share: float) -> list[Choice]:
+    """Keep the best items by rank, so many at most, no group divided.
+
+    External text may be `external_share` of the items, one at least; more of it is kept only where other text leaves
+    items free.
+    """
+    there = [index for index, choice in enumerate(choices) if choice.included]
+    there.sort(key=lambda index: best_first(choices[index].candidate))
+    external = [index for index in there if choices[index].candidate.external]
+    held = max(1, int(most * external_share))
+    kept = _best_items(choices, external_last(there, external, held), most)
+    by_rank = _best_items(choices, there, most)
+    found = list(choices)
+    for index in there:
+        if index in kept:
+            continue
+        rule, reason = "limit", f"not among the {most} best"
+        if index in external and index in by_rank:
+            rule = "external"
+            reason = f"external text may be {held} of {most} items while other text that answers is left out"
+        found[index] = choices[index]._replace(included=False, rule=rule, reason=reason)
+    return found
+
+
+def external_last(order: Sequence[int], external: Sequence[int], held: int) -> list[int]:
+    """Return an order in which external text comes last, except the first `held` of it."""
+    beyond = set(external[held:])
+    return [*(index for index in order if index not in beyond), *external[held:]]
+
+
+def _best_items(choices: Sequence[Choice], order: Sequence[int], most: int) -> set[int]:
+    """Return the first choices of an order that have so many items together."""
+    kept: set[int] = set()
+    left = most
+    for index in order:
+        size = len(choices[index].candidate.costs)
+        if size <= left:
+            kept.add(index)
+            left -= size
+    return kept
+
+
+def best_first(one: Candidate) -> tuple[float, float, int]:
+    """Return what sorts candidates: by score, then as they were said."""
+    return -one.score, -one.relevance, one.unit.version
+
+
+def _by_score(
+    past: Sequence[Candidate], budget: int, left: int, external: ExternalBudget
+) -> tuple[list[Choice], int]:
+    """Choose what of the past fits into what is left of a budget, by score; return what is left.
+
+    External text beyond its share waits until all other text had its turn.
+    """
+    order = sorted(range(len(past)), key=lambda index: best_first(past[index]))
+    whole = sum(one.tokens for one in past) <= left
+    chosen: dict[int, Choice] = {}
+    ranks = {False: 0, True: 0}
+    waiting: dict[int, bool] = {}
+    beyond_share: set[int] = set()
+    for index in order:
+        one = past[index]
+        excerpt = ranks[one.external] < EXCERPTS
+        ranks[one.external] += 1
+        choice = _choose(one, budget, external.limit(one, left), whole=whole, excerpt=excerpt)
+        if one.external and not choice.included:
+            waiting[index] = excerpt
+            if one.tokens <= left:
+                beyond_share.add(index)
+            continue
+        chosen[index] = choice
+        left -= _taken(choice)
+        external.spend(one, _taken(choice))
+    external.binds = any(
+        not choice.included and choice.candidate.relevance > 0
+        for choice in chosen.values()
+        if not choice.candidate.external
+    )
+    for index, excerpt in waiting.items():
+        one = past[index]
+        if external.binds:
+            chosen[index] = external.left_out(one) if index in beyond_share else _too_large(one, left)
+        else:
+            chosen[index] = _choose(one, budget, left, whole=whole, excerpt=excerpt)
+            left -= _taken(chosen[index])
+    return list(map(chosen.__getitem__, range(len(past)))), left
+
+
+def _choose(one: Candidate, budget: int, left: int, *, whole: bool, excerpt: bool) -> Choice:
+    """Choose a candidate whole, what in a tool call answers, or an excerpt, if it fits into what is left."""
+    tokens = one.tokens
+    room = min(left, max(int(budget * RESULT), LEAST)) if len(one.costs) > 1 and not whole else 0
+    if tokens > room >= min(one.costs) + LEAST:
+        why = f"what answers in a tool call of {tokens} tokens"
+        return Choice(one, True, "excerpt", why, room)
+    if tokens <= left:
+        markers = one.unit.markers
+        why = f"marked {', '.join(markers)}, and relevant" if markers else "relevant to the query"
+        return _chosen((one, True, "score", why, 0))
+    if excerpt and tokens > budget * EXCERPT and left >= LEAST and len(one.costs) == 1:
+        why = f"an excerpt of {tokens} tokens, relevant to the query"
+        return Choice(one, True, "excerpt", why, min(left, max(budget // 3, LEAST)))
+    return _too_large(one, left)
+
+
+def _taken(choice: Choice) -> int:
+    """Return the tokens that a choice takes."""
+    if not choice.included:
+        return 0
+    return choice.room or choice.candidate.tokens
+
+
+_chosen: Callable[[tuple[Candidate, bool, str, str, int]], Choice] = partial(tuple.__new__, Choice)
+"""Make a choice of all its fields at once: calling the class takes three times as long."""
+
+
+def _too_large(one: Candidate, left: int) -> Choice:
+    return _chosen((one, False, "budget", f"needs {one.tokens} tokens, {max(left, 0)} are left", 0))

@@ -1,0 +1,239 @@
+"""Ends a request when the right to make it ends: an event stream, an export, an import, a wait for a job.
+
+A request is admitted once and may last for hours. Therefore the right of every request that has lasted for
+`LOOK_SECONDS` is looked up again in the store, as another process may have withdrawn it. Together with
+`keys.FRESH` this closes a stream within two seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
+from types import TracebackType
+from typing import Protocol
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Scope as Connection
+from starlette.types import Send
+
+from acms.errors import (
+    ACMSError,
+    AuthenticationError,
+    DeadlineError,
+    GoneError,
+    PermissionDeniedError,
+    SessionNotFoundError,
+)
+from acms.observability.logging import log, safe_error
+from acms.server.principal import EVERYWHERE, Access, Action, Principal
+from acms.server.principal import Scope as KeyScope
+from acms.server.tenants import OWN, Stores
+
+__all__ = ["LOOK_SECONDS", "TRANSPORT", "Right", "Rights", "drop_client", "end_stream", "limit_send_buffer"]
+
+LOOK_SECONDS = 0.5
+"""Between two look-ups of the rights of requests that last."""
+STORE_SECONDS = 1.0
+"""That one tenant's store may take to answer: it must not delay the look-ups of other tenants."""
+UNKNOWN_SECONDS = 10.0
+"""After which a request ends whose right could not be looked up, as the store or the identity provider is down."""
+TRANSPORT = "acms.transport"
+"""Extension of a connection's scope: its transport, which can be dropped with what the client has not taken."""
+SEND_BYTES = 65_536
+"""Of a stream that the operating system holds for a client; Linux doubles it."""
+LAST_SECONDS = 0.2
+"""That a client may take to receive the end of its stream."""
+
+
+class Confirming(Protocol):
+    """What looks up again whether a request may go on: the gate that admitted it."""
+
+    async def confirm(self, admitted: Principal, authorization: str, scope: KeyScope | None) -> Access:
+        """Return which namespaces the request may use now; raises why it may not go on."""
+        ...
+
+
+class Right:
+    """The right to make one request, as a block around it. The block raises why the right has ended."""
+
+    __slots__ = (
+        "_cancelling", "_rights", "_task", "action", "authorization", "confirmed", "context", "epoch", "error",
+        "principal", "scope", "streamed",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        rights: Rights,
+        principal: Principal,
+        headers: Mapping[str, str],
+        scope: KeyScope | None = None,
+        action: Action = Action.READ,
+        context: str | None = None,
+    ) -> None:
+        self._rights = rights
+        self.principal = principal
+        self.authorization = headers.get("authorization", "")
+        self.scope = scope
+        self.action = action
+        #: Id of the context that the path names.
+        self.context = context
+        #: Whether the log of the context is streamed: then the request ends when the log is deleted or erased.
+        self.streamed = False
+        #: Erasure generation of that log when the stream began.
+        self.epoch = 0
+        #: When the right was last known to exist.
+        self.confirmed = 0.0
+        #: Why it has ended.
+        self.error: ACMSError | None = None
+
+    def stream(self, epoch: int) -> None:
+        """Say that the log of the context is streamed, as it was at an erasure generation."""
+        self.streamed, self.epoch = True, epoch
+
+    def end(self, error: ACMSError) -> None:
+        """End the request with an error."""
+        if self.error is None:
+            self.error = error
+            self._task.cancel()
+
+    def __enter__(self) -> Right:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._rights.begin(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._rights.leave(self)
+        if self.error is None:
+            return
+        cancelled_by_others = self._task.uncancel() > self._cancelling
+        if kind is asyncio.CancelledError and not cancelled_by_others:
+            raise self.error from None
+
+
+class Rights:
+    """The rights of the requests under way in this process."""
+
+    def __init__(self, gate: Confirming, stores: Stores, *, elapsed: Callable[[], float] = monotonic) -> None:
+        self._gate = gate
+        self._stores = stores
+        self._elapsed = elapsed
+        #: Oldest first.
+        self._under_way: dict[Right, None] = {}
+
+    def begin(self, right: Right) -> None:
+        """Add a request that was just admitted."""
+        right.confirmed = self._elapsed()
+        self._under_way[right] = None
+
+    def leave(self, right: Right) -> None:
+        """Remove a request that has ended."""
+        self._under_way.pop(right, None)
+
+    async def run(self) -> None:
+        """Look up rights until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self.look()
+
+    async def look(self, least: float = LOOK_SECONDS) -> None:
+        """Look up the rights not confirmed for `least` seconds and end the requests without one; never raises."""
+        now = self._elapsed()
+        tenants: dict[str, list[Right]] = defaultdict(list)
+        for right in self._under_way:
+            if now - right.confirmed >= least:
+                tenants[right.principal.tenant].append(right)
+        if tenants:
+            await asyncio.gather(*[self._look_at_tenant(tenant, found) for tenant, found in tenants.items()])
+
+    async def _look_at_tenant(self, tenant: str, rights: Iterable[Right]) -> None:
+        """Look up the rights of one tenant's requests; those with the same key and log share a look-up."""
+        same: dict[tuple[object, ...], list[Right]] = defaultdict(list)
+        for right in rights:
+            log_read = (right.context, right.action, right.streamed, right.epoch)
+            same[right.authorization, right.principal.key, right.scope, *log_read].append(right)
+        late = asyncio.get_running_loop().time() + STORE_SECONDS
+        for equal in same.values():
+            began = self._elapsed()
+            error = await self._find_error(tenant, equal[0], late)
+            for right in equal:
+                if error is None:
+                    right.confirmed = began
+                elif _withdrawn(error) or self._elapsed() - right.confirmed >= UNKNOWN_SECONDS:
+                    right.end(error)
+
+    async def _find_error(self, tenant: str, right: Right, late: float) -> ACMSError | None:
+        """Return why a request must end, or why its right is unknown; None if it may go on."""
+        try:
+            async with asyncio.timeout_at(late):
+                access = await self._gate.confirm(right.principal, right.authorization, right.scope)
+                if right.context is not None:
+                    await self._confirm_context(tenant, right, access)
+                return None
+        except ACMSError as error:
+            return error
+        except TimeoutError:
+            return DeadlineError("the right to this request could not be looked up in time")
+        except Exception as error:
+            log(logging.ERROR, "look_up_of_right_failed", error=safe_error(error))
+            return ACMSError()
+
+    async def _confirm_context(self, tenant: str, right: Right, access: Access) -> None:
+        """Raise `SessionNotFoundError` or `GoneError` when a request may no longer use the context it names."""
+        if access is EVERYWHERE and not right.streamed:
+            return
+        assert right.context is not None
+        handle = (await self._stores.of(tenant)).handle
+        try:
+            found = await handle.context(right.context)
+        except SessionNotFoundError:
+            if not right.streamed:  # the operation decides what a missing context means
+                return
+            raise
+        unseen = found.namespace == OWN or not access.allows(found.namespace, right.action)
+        if unseen or (right.streamed and found.deleted_at is not None):
+            raise SessionNotFoundError(f"no session or context is named {right.context!r}")
+        if right.streamed and (await handle.head(right.context)).epoch != right.epoch:
+            raise GoneError("something in this log was erased: resume after the last event")
+
+
+def _withdrawn(error: ACMSError) -> bool:
+    """Return whether an error says that there is no right, and not that it is unknown."""
+    return isinstance(error, AuthenticationError | PermissionDeniedError | SessionNotFoundError | GoneError)
+
+
+def limit_send_buffer(connection: Connection) -> None:
+    """Let the operating system hold little of a stream: a client that takes nothing would fill megabytes."""
+    transport = connection.get("extensions", {}).get(TRANSPORT)
+    if transport is not None and (found := transport.get_extra_info("socket")) is not None:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
+
+
+async def end_stream(connection: Connection, send: Send) -> None:
+    """Complete a stream whose right has ended; drop the connection if the client does not take its end."""
+    try:
+        async with asyncio.timeout(LAST_SECONDS):
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+    except TimeoutError:
+        drop_client(connection)
+    transport = connection.get("extensions", {}).get(TRANSPORT)
+    if transport is not None:
+        await asyncio.sleep(LAST_SECONDS)
+        if transport.get_write_buffer_size():
+            transport.abort()
+
+
+def drop_client(connection: Connection) -> None:
+    """Close a connection with what its client has not taken; raises `ClientDisconnect`."""
+    transport = connection.get("extensions", {}).get(TRANSPORT)
+    if transport is not None:  # closing it would wait for the client to take the rest
+        transport.abort()
+    raise ClientDisconnect
