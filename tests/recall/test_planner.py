@@ -297,19 +297,6 @@ def test_the_past_is_filled_by_score_and_then_the_older_first() -> None:
     assert taken(share(past, (), 120, 0.4, 0.25)) == [1, 2, 4]
 
 
-def test_what_the_current_episode_corrects_but_cannot_show_is_left_out_with_what_leads_to_it() -> None:
-    first, second = ranked(10, 10)
-    for size, shown in ((500, [4]), (20, [1, 2, 3, 4])):
-        current = ranked(size, 10, first=3, score=0.0)
-        past = [
-            first._replace(heir=second.unit.entries[0].id, later=2),
-            second._replace(heir=current[0].unit.entries[0].id, later=3),
-        ]
-        choices = share(past, current, 100, 0.4, 0.25)
-        assert taken(choices) == shown
-        assert [choice.rule for choice in choices[:2]] == ["later" if size == 500 else "score"] * 2
-
-
 def test_a_large_candidate_does_not_keep_smaller_ones_out() -> None:
     assert taken(share(ranked(45, 46, 5), ranked(30, first=4), 100, 0.4, 0.25)) == [1, 3, 4]
 

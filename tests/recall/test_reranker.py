@@ -116,7 +116,7 @@ async def test_what_it_likes_best_is_what_a_small_budget_holds(storage: Storage)
         assert contents(items) == ["orders run on PostgreSQL", "now"]
 
 
-async def test_markers_raise_its_scores_as_any_other(storage: Storage) -> None:
+async def test_a_mark_decides_between_equal_scores(storage: Storage) -> None:
     async with session_on(storage, reranker=FakeReranker("orders")) as session:
         await session.ingest("user", "orders at noon", markers=["decision"])
         await session.ingest("user", "orders at eight", markers=[])
@@ -125,18 +125,6 @@ async def test_markers_raise_its_scores_as_any_other(storage: Storage) -> None:
         marked, plain, _ = await session.recall("orders", token_budget=500)
         assert (marked.relevance, plain.relevance) == (0.9, 0.9)
         assert marked.score > plain.score
-
-
-async def test_a_later_statement_stays_above_the_earlier_one(storage: Storage) -> None:
-    async with session_on(storage, reranker=FakeReranker("PostgreSQL$|Oracle")) as session:
-        await fill(session, "The orders database is PostgreSQL", close=True)
-        await fill(session, "Our orders database is MySQL", "It rains.", close=True)
-        await fill(session, "now")
-        items = await session.recall("Which database do we use for orders?", token_budget=500)
-        old, new, *_ = items
-        assert (old.later, new.content[-5:]) == (new.version, "MySQL")
-        assert (old.relevance, new.relevance) == (0.9, 0.9)
-        assert new.score > old.score
 
 
 async def test_only_the_best_candidates_are_asked_about(storage: Storage) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from acms.recall.rank import Question, rank
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +23,7 @@ from acms.results import ContextItem
 from acms.text import chat_messages
 from acms.text.markers import WEIGHTS
 from tests.support.counters import COUNTERS, Counting
-from tests.support.indexes import field_of
+from tests.support.indexes import field_of, rank
 from tests.support.logs import Log
 from tests.support.provider import check_valid
 
@@ -62,9 +61,8 @@ def planned(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPla
     past = None
     if not newest.whole or cost + chat_messages.PRIMER > budget:
         field = field_of(log.entries)
-        question = Question.of(query)
-        found = Ranked("c_x", log.version, field, rank(field, question), question)
-        terms = Terms(weights=WEIGHTS, shown=led, episode=False)
+        found = Ranked("c_x", log.version, field, rank(field, query))
+        terms = Terms(shown=led, episode=False)
         past = found, offer(field, found.ranking, terms, TextFrame(counter))
     steps = plan_chat(Material(newest, lead, rest, past), asked, counter, TextFrame(counter))
     rows = {entry.id: entry for entry in log.entries}

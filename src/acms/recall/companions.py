@@ -15,7 +15,7 @@ from acms.recall.index import Floats, Ints
 from acms.recall.ranking import Ranking
 from acms.recall.scoring import SIGMA
 from acms.recall.vector_score import largest, vectors_of
-from acms.text.tokenizer import function_terms, rarity
+from acms.text.tokenizer import rarity, subjectless_terms
 
 LEADERS = 3
 """Best statements for which companions are looked for."""
@@ -89,7 +89,7 @@ def _nearness_by_words(field: Field, leader: int) -> Floats:
     found = np.zeros(len(field), np.float32)
     numbers, _ = field.snapshot.terms_of(field.document(leader))
     for number in numbers.tolist():
-        if number in function_terms():
+        if number in subjectless_terms():
             continue
         places, counts = field.postings(number)
         weight = rarity(len(field), len(places))

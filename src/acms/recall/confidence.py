@@ -1,7 +1,7 @@
 """Certainty: how sure it is that a log holds what answers a query, from how well its best messages match.
 
 Three figures, none of which depends on what else the log holds. Reach: the share of what the query asks for, by how
-rare its words are, that the five best messages and their neighbours hold, on average; names of speakers ask for nothing.
+rare its words are, that the five best messages and their neighbours hold on average; names of speakers do not count.
 Lead: how much more of it the speaker whom the query names has said in one message than anybody else. Rise: how far the
 best message rises above the log's own mean by meaning. A logistic curve makes one number of them; where nothing was
 compared by meaning it has two terms. Its coefficients are fitted by `benchmarks/certainty.py`.

@@ -177,8 +177,7 @@ def _score_words(field: Field, query: Query, rarities: Sequence[float]) -> tuple
     own, information = np.zeros(len(field), np.float32), np.zeros(len(field), np.float32)
     norms = field.norms
     total = 0.0
-    for word, rare in zip(query.words, rarities, strict=True):
-        weight = word.weight * rare
+    for word, weight in zip(query.words, rarities, strict=True):
         total += weight
         places, counts = field.word_postings(word)
         own[places] += np.float32(weight * (K1 + 1)) * counts / (counts + norms[places])

@@ -10,25 +10,16 @@ from itertools import pairwise
 from acms.recall.index import Floats
 from acms.text.tokenizer import ENGLISH, found_by, function_words, names, primary_term, variant_terms, words
 
-FUNCTION = 0.1
-"""What a function word of English counts, beside 1 of any other word: rarity weighs those of other languages."""
-
 
 @dataclass(frozen=True, slots=True)
 class QueryWord:
     """A word of a query, with all terms that stand for it: a message that holds any of them holds the word."""
 
     terms: tuple[int, ...]
-    weight: float = 1.0
     #: Whether it is part of the name of a speaker.
     is_name: bool = False
     #: Markers that it names: what carries one of them holds the word.
     markers: tuple[str, ...] = ()
-
-    @property
-    def is_topic(self) -> bool:
-        """Whether it says what the question is about: no function word, and not the name of a speaker."""
-        return self.weight == 1.0 and not self.is_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +61,16 @@ def parse_query(
     markers: Collection[tuple[int, str]] = (),
     marker_weights: Mapping[str, float] | None = None,
 ) -> Query:
-    """Return a question as the index asks it; `markers` are the terms that name one, each with its marker."""
-    said = words(text)
-    named = {speaker: frozenset(found_by(speaker)) for speaker in speakers}
+    """Return a question as the index asks it; `markers` are the terms that name one, each with its marker.
+
+    Function words of English are left out unless there are no others; those of other languages weigh little, as they
+    are in most messages.
+    """
+    everything = words(text)
     function = function_words(ENGLISH)
-    variants = variant_terms(said)
+    said = [word for word in everything if word not in function] or everything
+    named = {speaker: frozenset(found_by(speaker)) for speaker in speakers}
+    variants = variant_terms(everything)
     found: dict[int, QueryWord] = {}
     asked: set[int] = set()
     for word in dict.fromkeys(said):
@@ -82,11 +78,9 @@ def parse_query(
         if number in found:
             continue
         asked.add(number)
-        is_function = word in function
         is_name = any(number in terms for terms in named.values())
         found[number] = QueryWord(
             (number, *variants[word]),
-            FUNCTION if is_function else 1.0,
             is_name=is_name,
             markers=tuple(marker for own, marker in markers if own == number),
         )
@@ -95,7 +89,7 @@ def parse_query(
         for name in names(text)
         if len(name.said) > 1
     ]
-    also += [(frozenset[int](), (primary_term(f"{one}{other}"),)) for one, other in pairwise(said)]
+    also += [(frozenset[int](), (primary_term(f"{one}{other}"),)) for one, other in pairwise(everything)]
     return Query(
         words=tuple(found.values()),
         names=tuple(also),

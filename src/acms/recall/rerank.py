@@ -64,7 +64,7 @@ def reranked(offered: Offer, asked: Reranked, warnings: list[str]) -> Steps[Offe
 def _scored(one: Candidate, value: float) -> Candidate:
     return one._replace(
         relevance=value,
-        score=value,
+        score=raise_score(value, one.boost),
         parts={SIGNAL: round(value, 4), **one.parts},
     )
 
@@ -82,3 +82,8 @@ def _said(entry: Entry) -> str:
     """Return a message under the name of its speaker; a fact and a summary speak for themselves."""
     speaker = entry.actor or shown_role(entry) if entry.kind is Kind.MESSAGE else None
     return speak(speaker, entry.content)
+
+
+def raise_score(value: float, boost: float) -> float:
+    """Return the score of a reranker, brought nearer to 1 by the marks of a candidate as far as they are about the query."""
+    return 1 - (1 - value) / (1 + boost)

@@ -120,25 +120,21 @@ def _score_words(
     sparse: list[tuple[float, Ints, Floats]] = []
     dense: list[tuple[float, Ints, Floats]] = []
     rarities: list[float] = []
-    heaviest = max((word.weight for word in words), default=0.0)
-    asked = 0.0
     for word in words:
         places, counts = corpus.word_postings(word)
         holders.append(places)
-        weight = word.weight * rarity(size, len(places))
+        weight = rarity(size, len(places))
         rarities.append(weight)
-        if word.weight == heaviest:  # function words say nothing of what is asked, unless there are no others
-            information[places] += np.float32(weight)
-            asked += weight
         if not len(places):
             continue
+        information[places] += np.float32(weight)
         own[places] += np.float32(weight * (K1 + 1)) * counts / (counts + norms[places])
         (sparse if len(places) * SPARSE < size else dense).append((weight, places, counts))
     if sparse:
         near += _neighbours_of_rare_words(corpus, sparse)
     if dense:
         near += _neighbours_of_common_words(corpus, dense)
-    information /= np.float32(asked or 1)
+    information /= np.float32(sum(rarities) or 1)
     return own, near, information, holders, rarities
 
 
@@ -231,7 +227,7 @@ def _add_marks(
     if lifts is None or not len(plain):
         return plain
     places = np.flatnonzero(lifts)
-    topic = [places_of for word, places_of in zip(query.words, holders, strict=True) if word.is_topic]
+    topic = [places_of for word, places_of in zip(query.words, holders, strict=True) if not word.is_name]
     about = np.zeros(len(places), np.float32)
     for places_of in topic:
         at = np.searchsorted(places_of, places)

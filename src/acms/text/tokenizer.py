@@ -216,10 +216,14 @@ def primary_term(word: str) -> int:
     return _primary[word]
 
 
+_NUMBERS = 3_000
+"""Numbers below this are words of no subject: amounts, days and years."""
+
+
 @lru_cache(maxsize=1)
-def function_terms() -> frozenset[int]:
-    """Return the primary terms of the function words of English."""
-    return frozenset(map(primary_term, function_words(ENGLISH)))
+def subjectless_terms() -> frozenset[int]:
+    """Return the primary terms that name no subject: function words of English, and numbers."""
+    return frozenset(map(primary_term, (*function_words(ENGLISH), *map(str, range(_NUMBERS)))))
 
 
 def variant_terms(said: Sequence[str]) -> dict[str, tuple[int, ...]]:
