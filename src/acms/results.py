@@ -366,7 +366,11 @@ def _ranked(items: Sequence[ContextItem]) -> list[ContextItem]:
     recalled = [item for item in items if item.source is not Source.WINDOW]
     recalled.sort(key=lambda item: (-item.score, item.version))
     ranks = {id(item): rank for rank, item in enumerate(recalled, 1)}
-    return [replace(item, rank=ranks.get(id(item), 0)) for item in items]
+    found: list[ContextItem] = []
+    for item in items:
+        rank = ranks.get(id(item), 0)
+        found.append(item if item.rank == rank else replace(item, rank=rank))
+    return found
 
 
 def spoken(item: ContextItem) -> str:
