@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acms.recall.query import parse_query
 from acms.text.tokenizer import (
+    ENGLISH,
     LANGUAGES,
     UNKNOWN,
     day_terms,
@@ -14,9 +16,10 @@ from acms.text.tokenizer import (
     found_by,
     function_words,
     names,
-    stem,
+    primary_term,
     tally,
     terms,
+    variant_terms,
     words,
 )
 

@@ -182,4 +182,4 @@ def _score_words(field: Field, query: Query, rarities: Sequence[float]) -> tuple
         places, counts = field.word_postings(word)
         own[places] += np.float32(weight * (K1 + 1)) * counts / (counts + norms[places])
         information[places] += np.float32(weight)
-    return own, information / np.float32(total or 1)
+    return own, np.minimum(information / np.float32(total or 1), np.float32(1))
