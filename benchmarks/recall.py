@@ -53,12 +53,12 @@ from zlib import crc32
 
 import apsw
 import numpy as np
-from acms.recall.rank import unnamed
 
 from acms import ACMS, ACMSConfig, CacheConfig, open_storage
 from acms.model import ContextDraft, Kind
 from acms.providers.tokens import EstimatingTokenCounter, default_counter
 from acms.recall.embeddings import passages
+from acms.recall.query import remove_speakers
 from acms.text.tokenizer import terms, words
 from acms_eval.turns import read_file
 
@@ -508,7 +508,7 @@ async def open_cold(path: Path, name: str, question: str, started: float) -> Fig
     """Run in a process of its own: open a file and recall once; print the times."""
     for module in (
         "acms.recall.candidates",
-        "acms.recall.later",
+        "acms.recall.companions",
         "acms.recall.embeddings",
         "acms.recall.index_cache",
         "snowballstemmer",
@@ -744,7 +744,7 @@ def real(folder: Path, chats: Path, *, sentences: bool) -> tuple[list[Turn], dic
             questions.setdefault(question.text, vector)
     speakers = {turn["actor_id"] for turn in turns if turn.get("actor_id")}
     for question, vector in questions.items():
-        known.setdefault(unnamed(question, speakers), vector)
+        known.setdefault(remove_speakers(question, speakers), vector)
     return turns, known, list(questions)
 
 
