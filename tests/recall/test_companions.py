@@ -1,4 +1,4 @@
-"""Companions: what was said later about the subject of an answer stands beside it, dated, and nothing is claimed of it."""
+"""Companions: what was said later about the subject of an answer stands beside it, dated, and nothing is claimed."""
 
 from __future__ import annotations
 

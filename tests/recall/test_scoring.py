@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import log
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,22 +34,25 @@ RARE = ("zanzibar", "lighthouse")
 
 def write_texts(random: Random, size: int) -> list[str]:
     """Messages in which some words are common, and others stand in one or two of them, beside each other or not."""
-    texts = [" ".join(random.choices([*COMMON, "blue", "river"], k=random.randint(0, 9))) for _ in range(size)]
+    texts = [
+        " ".join(random.choices([*COMMON, "blue", "river"], k=random.randint(0, 9))) for _ in range(size)
+    ]
     for word in RARE:
         for place in random.sample(range(size), min(size, random.choice([1, 2]))):
             texts[place] += f" {word}" * random.choice([1, 3])
     return texts
 
 
-def query_of(*words: str, **given: object) -> Query:
-    return Query(words=tuple(QueryWord((primary_term(word),)) for word in words), **given)  # type: ignore[arg-type]
+def query_of(*words: str, **given: Any) -> Query:
+    return Query(words=tuple(QueryWord((primary_term(word),)) for word in words), **given)
 
 
 def reference(
     logs: Sequence[Sequence[str]], words: Sequence[str]
 ) -> tuple[list[float], list[float], list[float]]:
     """BM25 of each message of some logs and of its neighbourhood, and its share of the question's information."""
-    said = [(number, place, text.split()) for number, texts in enumerate(logs) for place, text in enumerate(texts)]
+    split = [[text.split() for text in texts] for texts in logs]
+    said = [(number, place, held) for number, texts in enumerate(split) for place, held in enumerate(texts)]
     mean = sum(len(held) + DATE for *_, held in said) / len(said)
     own, near, information = [0.0] * len(said), [0.0] * len(said), [0.0] * len(said)
     total = 0.0
@@ -60,9 +64,8 @@ def reference(
             norm = K1 * (1 - B + B * (len(held) + DATE) / mean)
             count = held.count(word)
             around = sum(
-                other.count(word) * 0.5 ** abs(there - place)
-                for log_number, there, other in said
-                if log_number == number and abs(there - place) <= REACH
+                split[number][there].count(word) * 0.5 ** abs(there - place)
+                for there in range(max(0, place - REACH), min(len(split[number]), place + REACH + 1))
             )
             own[index] += weight * (K1 + 1) * count / (count + norm)
             near[index] += weight * (K1 + 1) * around / (around + norm)
@@ -81,7 +84,9 @@ def reference(
 )
 def test_words_are_scored_as_the_reference_says(random: Random, size: int, words: tuple[str, ...]) -> None:
     texts = write_texts(random, size)
-    found = score_messages(field_of([entry(version, text) for version, text in enumerate(texts, 1)]), query_of(*words))
+    found = score_messages(
+        field_of([entry(version, text) for version, text in enumerate(texts, 1)]), query_of(*words)
+    )
     own, near, information = reference([texts], words)
     assert np.allclose(found.own, own, rtol=1e-4, atol=1e-5)
     assert np.allclose(found.near, near, rtol=1e-4, atol=1e-5)
