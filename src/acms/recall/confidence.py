@@ -43,7 +43,7 @@ def certainty(field: Field, ranking: Ranking, known: Sequence[Known] = (), *, as
     end = asks if asks >= 0 else len(field)
     best = ranking.places[ranking.places < end][:LOOKED_AT]
     weights = _weigh_words(ranking)
-    reach, lead = max((one.reach(weights) for one in known), default=0.0), 0.0
+    reach, lead = max((one.measure_coverage(weights) for one in known), default=0.0), 0.0
     if len(best):
         # in a short log the fifth best is no answer at all: the best one is, whatever its score
         answers = ranking.scores.plain[best] >= ranking.least
