@@ -53,12 +53,12 @@ from zlib import crc32
 
 import apsw
 import numpy as np
-from acms.recall.rank import unnamed
 
 from acms import ACMS, ACMSConfig, CacheConfig, open_storage
 from acms.model import ContextDraft, Kind
 from acms.providers.tokens import EstimatingTokenCounter, default_counter
 from acms.recall.embeddings import passages
+from acms.recall.query import remove_speakers
 from acms.text.tokenizer import terms, words
 from acms_eval.turns import read_file
 
@@ -337,7 +337,7 @@ async def forked(path: Path, name: str, session: ACMS, questions: Sequence[str],
     parent = await shared.find()
     draft = ContextDraft(key="fork", counter=shared.counter.name, created_at=datetime.now(UTC), parent=parent)
     await shared.storage.create(draft)
-    fork = ACMS("fork", shared.handle, shared.embedder, config=CONFIG)
+    fork = ACMS("fork", shared.handle, shared._embedder, config=CONFIG)
     async with fork:
 
         async def ask(question: str) -> None:
@@ -369,9 +369,9 @@ def _vectors(session: ACMS) -> Figures:
 
 async def stages(session: ACMS, questions: Sequence[str], rounds: int) -> Figures:
     """Return where the time of a recall goes: medians, by wrapping the functions of each stage."""
-    from acms.recall import candidates, later, pipeline
-    from acms.recall import rank as ranking
+    from acms.recall import candidates, companions, pipeline, scoring
     from acms.recall.index_cache import Indexes
+    from acms.recall.ranking import Ranking
 
     spent: dict[str, float] = defaultdict(float)
 
@@ -395,11 +395,12 @@ async def stages(session: ACMS, questions: Sequence[str], rounds: int) -> Figure
     places: list[tuple[Any, str, str]] = [
         (session._shared.storage, "head", "head"),
         (Indexes, "field", "field"),
-        (ranking, "by_words", "words"),
-        (ranking, "by_meaning", "meaning"),
-        (ranking, "cosines", "meaning"),
-        (ranking, "rank", "rank"),
-        (later, "later_statements", "link"),
+        (scoring, "_score_words", "words"),
+        (scoring, "find_cosines", "meaning"),
+        (scoring, "measure_cosines", "meaning"),
+        (scoring, "rescore_exactly", "meaning"),
+        (Ranking, "__init__", "rank"),
+        (companions, "add_companions", "link"),
         (candidates, "offer", "offer"),
         (session._shared.storage, "get", "get"),
         (pipeline, "ranked", "ranked"),
@@ -421,7 +422,7 @@ async def stages(session: ACMS, questions: Sequence[str], rounds: int) -> Figure
                 "words": spent["words"],
                 "meaning": spent["meaning"],
                 "fuse + candidates": spent["rank"] - spent["words"] - spent["meaning"],
-                "later statements": spent["link"],
+                "companions": spent["link"],
                 "query vector, thread": (
                     spent["ranked"] - spent["rank"] - spent["link"] - spent["head"] - spent["field"]
                 ),
@@ -508,7 +509,7 @@ async def open_cold(path: Path, name: str, question: str, started: float) -> Fig
     """Run in a process of its own: open a file and recall once; print the times."""
     for module in (
         "acms.recall.candidates",
-        "acms.recall.later",
+        "acms.recall.companions",
         "acms.recall.embeddings",
         "acms.recall.index_cache",
         "snowballstemmer",
@@ -744,7 +745,7 @@ def real(folder: Path, chats: Path, *, sentences: bool) -> tuple[list[Turn], dic
             questions.setdefault(question.text, vector)
     speakers = {turn["actor_id"] for turn in turns if turn.get("actor_id")}
     for question, vector in questions.items():
-        known.setdefault(unnamed(question, speakers), vector)
+        known.setdefault(remove_speakers(question, speakers), vector)
     return turns, known, list(questions)
 
 

@@ -119,7 +119,7 @@ async def test_facts_can_be_excluded_and_need_the_relevance_that_is_asked_for(se
     items = await session.recall("deadline", exclude=[fact.id])
     assert fact.id not in [item.id for item in items]
     assert items.ledger.why(fact.id).rule == "excluded"
-    items = await session.recall("deadline of the other project", min_relevance=1.0)
+    items = await session.recall("deadline of the migration project", min_relevance=1.0)
     assert items.ledger.why(fact.id).rule == "min_relevance"
 
 

@@ -43,9 +43,13 @@ def certainty(field: Field, ranking: Ranking, known: Sequence[Known] = (), *, as
     end = asks if asks >= 0 else len(field)
     best = ranking.places[ranking.places < end][:LOOKED_AT]
     weights = _weigh_words(ranking)
-    reach, lead = max((one.reach(weights) for one in known), default=0.0), 0.0
+    reach, lead = max((one.measure_coverage(weights) for one in known), default=0.0), 0.0
     if len(best):
-        around = _share_held(ranking, weights, best[:BEST] - NEAR, best[:BEST] + NEAR + 1, end)
+        # in a short log the fifth best is no answer at all: the best one is, whatever its score
+        answers = ranking.scores.plain[best] >= ranking.least
+        answers[0] = True
+        places = best[answers][:BEST]
+        around = _share_held(ranking, weights, places - NEAR, places + NEAR + 1, end)
         reach = max(reach, float(around.mean()))
         lead = _lead(field, ranking, best, _share_held(ranking, weights, best, best + 1, end))
     rise = 0.0

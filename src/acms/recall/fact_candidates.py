@@ -107,7 +107,7 @@ class Known:
         """How well the best fact answers by meaning, in [0, 1]."""
         return 0.0 if self._meaning is None else float(np.clip(self._meaning.max(initial=0.0) / SIGMA, 0, 1))
 
-    def reach(self, weights: Sequence[float]) -> float:
+    def measure_coverage(self, weights: Sequence[float]) -> float:
         """Return the most of what is asked that one fact holds; `weights` are the shares of the query's words."""
         held = np.zeros(len(self.field), np.float32)
         for word, weight in zip(self._ranking.query.words, weights, strict=True):
@@ -182,4 +182,4 @@ def _score_words(field: Field, query: Query, rarities: Sequence[float]) -> tuple
         places, counts = field.word_postings(word)
         own[places] += np.float32(weight * (K1 + 1)) * counts / (counts + norms[places])
         information[places] += np.float32(weight)
-    return own, information / np.float32(total or 1)
+    return own, np.minimum(information / np.float32(total or 1), np.float32(1))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from acms.recall.index import Floats
-from acms.text.tokenizer import ENGLISH, found_by, function_words, names, primary_term, variant_terms, words
+from acms.text.tokenizer import found_by, names, primary_term, remove_function_words, variant_terms, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,7 @@ def parse_query(
     are in most messages.
     """
     everything = words(text)
-    function = function_words(ENGLISH)
-    said = [word for word in everything if word not in function] or everything
+    said = remove_function_words(everything)
     named = {speaker: frozenset(found_by(speaker)) for speaker in speakers}
     variants = variant_terms(everything)
     found: dict[int, QueryWord] = {}

@@ -134,7 +134,8 @@ def _score_words(
         near += _neighbours_of_rare_words(corpus, sparse)
     if dense:
         near += _neighbours_of_common_words(corpus, dense)
-    information /= np.float32(sum(rarities) or 1)
+    # the sum in float32 may be a little more than 1
+    information = np.minimum(information / np.float32(sum(rarities) or 1), np.float32(1))
     return own, near, information, holders, rarities
 
 

@@ -261,6 +261,15 @@ def _pieces(word: str) -> Iterator[str]:
             yield part
 
 
+def remove_function_words(said: Sequence[str]) -> Sequence[str]:
+    """Return some words without the function words of English; all of them if there are no others.
+
+    Those of other languages stay: which one a short text is in is a guess, and "Sam" is a function word of Polish.
+    """
+    function = function_words(ENGLISH)
+    return [word for word in said if word not in function] or said
+
+
 def terms(said: Sequence[str]) -> list[int]:
     """Return the primary terms of the words of a text in order; without function words if there are others."""
     function = function_words(detect(said))
@@ -318,7 +327,7 @@ LONGEST = 256
 def found_by(text: str) -> list[int]:
     """Return all terms under which a text is found: of its words in order, then those that a guess and names add."""
     said = words(text)
-    found = terms(said)
+    found = list(map(primary_term, remove_function_words(said)))
     found += [number for number, count in tally(said).items() if not count]
     for name in names(text):
         found.extend(name.also)

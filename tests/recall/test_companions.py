@@ -1,0 +1,104 @@
+"""Companions: what was said later about the subject of an answer stands beside it, dated, and nothing is claimed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from acms import ACMS
+from acms.model import ToolCall, ToolResult
+from acms.results import ContextItems
+from acms.storage import MemoryStorage
+from tests.support.talk import session_on
+
+QUESTION = "Where does Ada live?"
+ANSWER = "Ada does live in Porto, in the flat by the river"
+LATER = "They sold the flat by the river and went to Lisbon"
+NOISE = (
+    "Lunch was late again today",
+    "My sister sent photos of tulips",
+    "We moved invoices to a bucket",
+    "The build is green at last",
+    "Somebody left an umbrella here",
+    "Football starts at eight",
+    "The printer has no paper",
+)
+START = datetime(2026, 3, 1, 9, tzinfo=UTC)
+
+
+async def tell(session: ACMS, *texts: str) -> None:
+    """Say one text a day, and close the episode."""
+    for day, text in enumerate(texts):
+        await session.ingest("user", text, created_at=START + timedelta(days=day))
+    await session.close_episode()
+
+
+async def ask(session: ACMS) -> ContextItems:
+    return await session.recall(QUESTION, relevant_only=True)
+
+
+def contents(items: ContextItems) -> list[str]:
+    """What is shown, without the neighbours of the answer."""
+    return [item.content for item in items if item.content not in (NOISE[0], NOISE[-1])]
+
+
+def without_embedder() -> ACMS:
+    """A session that ranks by words alone."""
+    return session_on(MemoryStorage(), embedder=None)
+
+
+async def test_a_later_statement_about_the_same_subject_stands_beside_the_answer() -> None:
+    async with without_embedder() as session:
+        await tell(session, *NOISE, ANSWER, *NOISE, LATER, *NOISE)
+        items = await ask(session)
+    assert contents(items) == [ANSWER, LATER]
+    answer, companion = (item for item in items if item.content in (ANSWER, LATER))
+    assert companion.relevance < 0.25 * answer.relevance  # by itself it would be below the cutoff
+    assert companion.score < answer.score
+
+
+async def test_an_answer_and_its_companion_are_dated_and_in_order_and_nothing_is_claimed() -> None:
+    async with session_on(MemoryStorage()) as session:
+        await tell(session, *NOISE, ANSWER, *NOISE, LATER, *NOISE)
+        shown = (await ask(session)).text()
+    answer, companion = f"user, 2026-03-08: {ANSWER}", f"user, 2026-03-16: {LATER}"
+    assert -1 < shown.index(answer) < shown.index(companion)
+    assert "[" not in shown
+
+
+async def test_only_what_was_said_later_is_a_companion() -> None:
+    async with without_embedder() as session:
+        await tell(session, *NOISE, LATER, *NOISE, ANSWER, *NOISE)
+        assert contents(await ask(session)) == [ANSWER]
+
+
+async def test_a_later_remark_about_something_else_is_no_companion() -> None:
+    async with without_embedder() as session:
+        await tell(session, *NOISE, ANSWER, *NOISE)
+        assert contents(await ask(session)) == [ANSWER]
+
+
+async def test_the_next_message_is_the_reply_and_no_companion() -> None:
+    async with without_embedder() as session:
+        await tell(session, *NOISE, ANSWER, LATER, *NOISE)
+        found = {item.content: item.score for item in await session.recall(QUESTION)}
+        assert found.get(LATER, 0) < 0.9 * found[ANSWER]
+
+
+async def test_a_tool_group_is_no_companion() -> None:
+    async with without_embedder() as session:
+        await tell(session, *NOISE, ANSWER, *NOISE)
+        await session.ingest("assistant", "", parts=[ToolCall("c1", "search", "{}")])
+        await session.ingest("tool", parts=[ToolResult("c1", LATER)])
+        await tell(session, *NOISE)
+        assert contents(await ask(session)) == [ANSWER]
+
+
+async def test_a_tool_result_has_no_companion() -> None:
+    async with without_embedder() as session:
+        await tell(session, *NOISE)
+        await session.ingest("assistant", "", parts=[ToolCall("c1", "search", "{}")])
+        await session.ingest("tool", parts=[ToolResult("c1", ANSWER)])
+        await tell(session, *NOISE, LATER, *NOISE)
+        found = contents(await ask(session))
+        assert ANSWER in found
+        assert LATER not in found
