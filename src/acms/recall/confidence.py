@@ -43,7 +43,7 @@ def certainty(field: Field, ranking: Ranking, known: Sequence[Known] = (), *, as
     end = asks if asks >= 0 else len(field)
     best = ranking.places[ranking.places < end][:LOOKED_AT]
     weights = _weigh_words(ranking)
-    reach, lead = max((one.reach(weights) for one in known), default=0.0), 0.0
+    reach, lead = max((one.idf_coverage(weights) for one in known), default=0.0), 0.0
     if len(best):
         around = _share_held(ranking, weights, best[:BEST] - NEAR, best[:BEST] + NEAR + 1, end)
         reach = max(reach, float(around.mean()))

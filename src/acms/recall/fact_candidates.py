@@ -107,7 +107,7 @@ class Known:
         """How well the best fact answers by meaning, in [0, 1]."""
         return 0.0 if self._meaning is None else float(np.clip(self._meaning.max(initial=0.0) / SIGMA, 0, 1))
 
-    def reach(self, weights: Sequence[float]) -> float:
+    def idf_coverage(self, weights: Sequence[float]) -> float:
         """Return the most of what is asked that one fact holds; `weights` are the shares of the query's words."""
         held = np.zeros(len(self.field), np.float32)
         for word, weight in zip(self._ranking.query.words, weights, strict=True):
