@@ -221,9 +221,15 @@ _NUMBERS = 3_000
 
 
 @lru_cache(maxsize=1)
+def function_terms() -> frozenset[int]:
+    """Return the primary terms of the function words of English."""
+    return frozenset(map(primary_term, function_words(ENGLISH)))
+
+
+@lru_cache(maxsize=1)
 def subjectless_terms() -> frozenset[int]:
     """Return the primary terms that name no subject: function words of English, and numbers."""
-    return frozenset(map(primary_term, (*function_words(ENGLISH), *map(str, range(_NUMBERS)))))
+    return function_terms() | frozenset(map(primary_term, map(str, range(_NUMBERS))))
 
 
 def variant_terms(said: Sequence[str]) -> dict[str, tuple[int, ...]]:
