@@ -85,5 +85,5 @@ def _said(entry: Entry) -> str:
 
 
 def raise_score(value: float, boost: float) -> float:
-    """Return the score of a reranker, brought nearer to 1 by the marks of a candidate as far as they are about the query."""
+    """Return the score of a reranker, brought nearer to 1 by what the marks of a candidate add."""
     return 1 - (1 - value) / (1 + boost)
