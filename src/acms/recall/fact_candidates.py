@@ -90,7 +90,8 @@ class Known:
         #: How far each fact answers, in [0, 1].
         self.relevance: list[float] = relevance.tolist()
         self._marks = self._weigh_marks(information)
-        self._order = order_by_cost(plain + self._marks * self._best_plain, field.column("tokens"))
+        marked = np.asarray(plain + self._marks * np.float32(self._best_plain), np.float32)
+        self._order = order_by_cost(marked, field.column("tokens"))
         self._best = max(ranking.best, 1e-9)
 
     @property
@@ -101,7 +102,9 @@ class Known:
     def _weigh_marks(self, information: Floats) -> Floats:
         """Return what their marks add to facts, as shares of the best relevance, as to messages."""
         lifts = self.field.mark_weights(self._ranking.query.marker_weights)
-        return np.zeros(len(self.field), np.float32) if lifts is None else np.float32(LIFT) * lifts * information
+        if lifts is None:
+            return np.zeros(len(self.field), np.float32)
+        return np.asarray(np.float32(LIFT) * lifts * information, np.float32)
 
     def allows(self, version: int) -> bool:
         """Whether a fact may be shown, by its version."""
