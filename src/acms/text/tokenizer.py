@@ -268,8 +268,8 @@ def _pieces(word: str) -> Iterator[str]:
 
 
 def terms(said: Sequence[str]) -> list[int]:
-    """Return the primary terms of the words of a text in order; without function words if there are others."""
-    function = function_words(detect(said))
+    """Return the primary terms of the words of a text in order; without English function words if there are others."""
+    function = function_words(ENGLISH)
     return [_primary[word] for word in said if word not in function] or [_primary[word] for word in said]
 
 
