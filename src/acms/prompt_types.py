@@ -264,7 +264,7 @@ class Verdict:
     rule: str
     source: Source | None = None
     relevance: float = 0.0
-    #: Sum of the marker weights.
+    #: What the markers add, as a share of the best relevance.
     boost: float = 0.0
     score: float = 0.0
     #: What each signal adds to the relevance, by name.
@@ -278,7 +278,7 @@ class Verdict:
         name = f"v{self.version}" if self.version else self.id  # a pin and a section have no version
         return (
             f"{name} {verb} ({self.rule}): {self.reason} "
-            f"[score {self.score:.2f} = relevance {self.relevance:.2f} raised by markers {self.boost:.2f}; "
+            f"[score {self.score:.2f}; relevance {self.relevance:.2f}, markers add {self.boost:.2f}; "
             f"{self.tokens} tokens]"
         )
 

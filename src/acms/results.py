@@ -112,11 +112,11 @@ class ContextItem:
     role: Role | None
     content: str
     source: Source
-    #: Relevance raised by the markers, in [0, 1]; 0 for what was not ranked.
+    #: Worth for its tokens, relative to the best answer, in [0, 1]; 0 for what was not ranked.
     score: float = 0.0
     #: Place by score among the recalled items: 1 is the best; 0 in a window, whose items are not ranked.
     rank: int = 0
-    #: How much of what was asked it holds itself, relative to the best answer, in [0, 1].
+    #: How much of the question it answers by itself, in [0, 1], whatever else the log holds.
     relevance: float = 0.0
     #: What it costs in the prompt, its frame included.
     token_count: int

@@ -20,15 +20,12 @@ from acms.contract import (
     ProviderResponse,
     Purpose,
     RenderRequest,
-    session_source,
 )
 from acms.contract.kv_policy import Held
 from acms.errors import ConfigurationError
-from acms.model import Role
-from acms.model import Source as Origin
 from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter
-from acms.results import ContextItem, ContextItems, Ledger
+from acms.results import ContextItems
 from tests.support.sources import NOW, Source, checked, codes, engine, ids, item, request, strict
 from tests.support.virtual_time import REAL_TIME
 
@@ -543,7 +540,7 @@ async def test_of_a_log_that_is_larger_the_answers_and_the_newest_fill_the_room(
     async with ACMS("u", open_storage("memory://")) as session:
         answer = await session.ingest("user", "The orders database listens on port 5433.")
         for number in range(400):
-            newest = await session.ingest("user", f"Note {number}: the walk to place {number} was fine.")
+            newest = await session.ingest("user", f"Note {number}: the walk to port {number} was fine.")
         await session.ingest("user", query)
         said = await ACS([session]).render(request(query, tokens=tokens))
         metrics = checked(said)["metrics"]
@@ -585,30 +582,6 @@ async def test_a_long_result_of_a_tool_is_shown_as_what_in_it_answers() -> None:
         assert shown.cost_tokens < 250
 
 
-def test_no_statement_is_shown_without_the_later_one_on_the_same_subject() -> None:
-    def recalled(*rows: tuple[int, float, int | None]) -> ContextItems:
-        made = [
-            ContextItem(
-                id=f"m{version}", version=version, role=Role.USER, content="x", source=Origin.SIMILAR,
-                score=score, token_count=10, later=later, position=version, created_at=NOW,
-            )
-            for version, score, later in rows
-        ]  # fmt: skip
-        return ContextItems(made, budget=100, ledger=Ledger(dict), context="c", version=9)
-
-    found = recalled((1, 0.9, 2), (2, 0.899, 3), (3, 0.2, None), (4, 0.5, None))
-    others = recalled((5, 0.1, 3), (6, 0.1, 1), (7, 0.1, None))
-    for room, answers, rest in [
-        (40, [1, 2, 3, 4], [5, 6, 7]),
-        (30, [2, 3, 4], [1, 5, 7]),
-        (20, [3, 4], [2, 5, 7]),
-        (10, [4], [3, 7]),
-    ]:
-        divided = session_source._divided(found, others, room)
-        assert [item.version for item in divided.answers] == answers
-        assert [item.version for item in divided.rest] == rest
-
-
 async def test_a_session_says_alone_what_its_candidates_are_for() -> None:
     offers = [
         Candidate(id=name, source=Layer.L2, text=f"{name} text", relevance=claimed, purpose=purpose)
@@ -634,7 +607,7 @@ async def test_what_was_erased_since_it_was_recalled_is_not_in_the_reply() -> No
     async with Meanwhile("u", open_storage("memory://")) as session:
         erased = await session.ingest("user", "The orders database listens on port 5433.")
         for number in range(60):
-            await session.ingest("user", f"Note {number}: the walk to place {number} was fine.")
+            await session.ingest("user", f"Note {number}: the walk to port {number} was fine.")
         acs, body = ACS([session]), request("port of the orders database", tokens=200)
         assert erased in ids(await acs.render(body))
         session.erased = erased

@@ -69,14 +69,11 @@ STILL = {
     "certainty": "recall.confidence.certainty",
     "lead": "recall.confidence._lead",
     "offer": "recall.candidates.Offer recall.candidates.offer",
-    "said": """
-        facts.consolidate.Said
-        recall.rerank._said write.retirement._said_in
-    """,
+    "said": "facts.consolidate.Said recall.rerank._said write.retirement._said_in",
     "shown": "facts.backlog.shown log.in_force.shown_role",
     "stale": "log.in_force.Stale log.in_force.stale",
     "standing": "facts.adopt.standing",
-    "succession": "log.facts.Succession ",
+    "succession": "log.facts.Succession",
     "unit": "log.in_force.Unit log.in_force.Units log.in_force.units recall.candidates.unit_at recall.planner.cut_unit",
 }
 

@@ -70,7 +70,8 @@ async def test_what_was_chosen_are_the_decisions_in_force(demo: ACMS) -> None:
     items = await demo.recall("what did we choose?", token_budget=500)
     decided = [item for item in items if "decision" in item.markers]
     assert len(decided) >= 5
-    best = sorted(items, key=lambda item: -item.score)[:5]
+    answers = [item for item in items if item.relevance > 0]  # not what only stands beside them
+    best = sorted(answers, key=lambda item: -item.score)[:5]
     assert all("decision" in item.markers for item in best)
 
 

@@ -203,8 +203,7 @@ class Story:
             assert verdict.included or verdict.rule in ("hidden", *unless)
         said = {one.id: one.content for one in sequence}
         for item in items:
-            text = item.content[: item.content.rindex(" [later, ")] if item.later else item.content
-            assert item.truncated or text == said[item.id]
+            assert item.truncated or item.content == said[item.id]
 
     async def gap_free(self) -> None:
         log = await log_of(self.session)

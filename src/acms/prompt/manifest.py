@@ -122,7 +122,7 @@ class Scored(NamedTuple):
     reason: str
     score: float = 0.0
     relevance: float = 0.0
-    #: Sum of the marker weights.
+    #: What the markers add, as a share of the best relevance.
     boost: float = 0.0
     tokens: int = 0
     #: Where it came from: "fact", "similar", "marked"; "" for what was hidden from the recall.

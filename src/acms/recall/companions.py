@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from acms.recall.corpus import K1, Field
 from acms.recall.index import Floats, Ints
-from acms.recall.ranking import Ranking
+from acms.recall.ranking import Ranking, repeats_query
 from acms.recall.scoring import SIGMA
 from acms.recall.vector_score import largest, vectors_of
 from acms.text.tokenizer import rarity, subjectless_terms
@@ -34,7 +34,7 @@ def add_companions(field: Field, ranking: Ranking) -> None:
     for place in ranking.places.tolist():
         if len(leaders) == LEADERS or ranking.scores.plain[place] <= 0:
             break
-        if _is_statement(field, place) and not _is_query(field, ranking, place):
+        if _is_statement(field, place) and not repeats_query(field, ranking.query, place):
             leaders.append(place)
     for leader in leaders:
         for companion in _find_companions(field, ranking, leader):
@@ -44,14 +44,6 @@ def add_companions(field: Field, ranking: Ranking) -> None:
 def _is_statement(field: Field, place: int) -> bool:
     """Whether an entry is short and belongs to no tool group."""
     return bool(field.column("length")[place] <= STATEMENT) and field.snapshot.alone(field.document(place))
-
-
-def _is_query(field: Field, ranking: Ranking, place: int) -> bool:
-    """Whether an entry holds just the words of the query: it asks, and states nothing."""
-    said, _ = field.snapshot.terms_of(field.document(place))
-    asked = {number for word in ranking.query.words for number in word.terms}
-    primary = {word.terms[0] for word in ranking.query.words}
-    return asked.issuperset(said.tolist()) and primary.issubset(said.tolist())
 
 
 def _find_companions(field: Field, ranking: Ranking, leader: int) -> list[int]:

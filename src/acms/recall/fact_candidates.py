@@ -23,7 +23,7 @@ from acms.recall.index import Floats
 from acms.recall.planner import LABEL, Candidate
 from acms.recall.query import Query
 from acms.recall.ranking import CANDIDATES, CUTOFF, Ranking
-from acms.recall.scoring import SIGMA, order_by_cost
+from acms.recall.scoring import LIFT, SIGMA, order_by_cost
 from acms.recall.vector_score import cosines
 from acms.text.tokenizer import rarity
 
@@ -89,8 +89,22 @@ class Known:
         self.plain: Floats = plain
         #: How far each fact answers, in [0, 1].
         self.relevance: list[float] = relevance.tolist()
-        self._order = order_by_cost(plain, field.column("tokens"))
+        self._marks = self._weigh_marks(information)
+        marked = np.asarray(plain + self._marks * np.float32(self._best_plain), np.float32)
+        self._order = order_by_cost(marked, field.column("tokens"))
         self._best = max(ranking.best, 1e-9)
+
+    @property
+    def _best_plain(self) -> float:
+        """Return the best relevance in nats without marks, of messages and facts."""
+        return max(float(self._ranking.scores.plain.max(initial=0.0)), float(self.plain.max(initial=0.0)))
+
+    def _weigh_marks(self, information: Floats) -> Floats:
+        """Return what their marks add to facts, as shares of the best relevance, as to messages."""
+        lifts = self.field.mark_weights(self._ranking.query.marker_weights)
+        if lifts is None:
+            return np.zeros(len(self.field), np.float32)
+        return np.asarray(np.float32(LIFT) * lifts * information, np.float32)
 
     def allows(self, version: int) -> bool:
         """Whether a fact may be shown, by its version."""
@@ -98,9 +112,9 @@ class Known:
 
     def answers(self, version: int) -> bool:
         """Whether a fact is above the cutoff, by its version."""
-        plain = float(self.plain[self.field.place_of(version - 1)])
-        best = max(float(self._ranking.scores.plain.max(initial=0.0)), float(self.plain.max(initial=0.0)))
-        return plain >= CUTOFF * best
+        place = self.field.place_of(version - 1)
+        plain = float(self.plain[place])
+        return plain >= CUTOFF * self._best_plain or float(self._marks[place]) > 0
 
     @property
     def meaning(self) -> float:
@@ -151,7 +165,7 @@ class Known:
                     (cost,),
                     cost,
                     self.relevance[place],
-                    0.0,
+                    float(self._marks[place]),
                     self.score(place),
                     self.parts(place),
                     when,

@@ -13,6 +13,7 @@ from acms.recall.index import Floats, Ints
 from acms.recall.query import Query
 from acms.recall.scoring import SIGMA, Scores, order_by_cost, score_messages
 from acms.recall.vector_score import largest
+from acms.text.tokenizer import function_terms
 
 CUTOFF = 0.25
 """Share of the best relevance below which a message does not answer (97.7 % of the evidence at 71 % of the tokens)."""
@@ -39,7 +40,7 @@ class Ranking:
         self.query = query.resolve_names(lambda number: len(field.snapshot.postings(number)) > 0)
         #: Which entries may be shown; None for all.
         self.allowed = allowed
-        self.scores: Scores = score_messages(field, self.query)
+        self.scores: Scores = score_messages(field, self.query, asking=_find_asking(field, self.query))
         #: Share of the messages that have a vector in the space of the query; 1 when nothing is compared by meaning.
         self.coverage = self.scores.coverage
         self._order = order_by_cost(self.scores.marked, field.column("tokens"))
@@ -150,6 +151,25 @@ class Ranking:
             found["meaning"] = SIGMA * max(0.0, float(scores.meaning[place]))
         found["mark"] = float(scores.marked[place] - scores.plain[place])
         return {name: round(value / best, 4) for name, value in found.items() if value > 0}
+
+
+def repeats_query(field: Field, query: Query, place: int) -> bool:
+    """Whether an entry holds just the words of a query: it asks, and states nothing."""
+    numbers, _ = field.snapshot.terms_of(field.document(place))
+    said = frozenset(numbers.tolist())
+    asked = {number for word in query.words for number in word.terms}
+    primary = {word.terms[0] for word in query.words}
+    return primary <= said and said - function_terms() <= asked
+
+
+def _find_asking(field: Field, query: Query) -> int:
+    """Return the place where the query itself was just said: the newest entry, or the newest of the user; else -1."""
+    if not len(field) or not query.words:
+        return -1
+    codes, labels = field.labels
+    users = np.array([label.role is not None and label.role.value == "user" for label in labels], bool)[codes]
+    newest = [len(field) - 1, *np.flatnonzero(users)[-1:].tolist()]
+    return next((place for place in newest if repeats_query(field, query, place)), -1)
 
 
 def _largest_of_each(values: Floats, external: NDArray[np.bool_] | None, size: int) -> Ints:

@@ -67,9 +67,12 @@ class Scores:
     total: float
 
 
-def score_messages(corpus: Field, query: Query) -> Scores:
-    """Score every message of a corpus."""
-    own, near, information, holders, rarities = _score_words(corpus, query.words)
+def score_messages(corpus: Field, query: Query, *, asking: int = -1) -> Scores:
+    """Score every message of a corpus.
+
+    `asking` is the place where the query itself was said: it is no answer, and lends nothing to its neighbours.
+    """
+    own, near, information, holders, rarities = _score_words(corpus, query.words, asking)
     meaning_own = meaning = level = None
     coverage = 1.0
     plain = own + near
@@ -81,6 +84,9 @@ def score_messages(corpus: Field, query: Query) -> Scores:
         if not found.exact:
             rough = plain + np.float32(SIGMA) * np.maximum(0, _deviations(corpus, cosines, level)[1])
             cosines = rescore_exactly(corpus, query, found, rough)
+        if asking >= 0:
+            cosines = cosines.copy()
+            cosines[asking] = np.nan
         meaning_own, meaning = _deviations(corpus, cosines, level)
         plain = plain + np.float32(SIGMA) * np.maximum(0, meaning)
     plain = plain * _speaker_factor(corpus, query)
@@ -110,7 +116,7 @@ def order_by_cost(relevance: Floats, tokens: NDArray[np.uint32]) -> Floats:
 
 
 def _score_words(
-    corpus: Field, words: Sequence[QueryWord]
+    corpus: Field, words: Sequence[QueryWord], asking: int
 ) -> tuple[Floats, Floats, Floats, list[Ints], list[float]]:
     """Return BM25 of each message and of its neighbourhood, the share of information, and who holds which word."""
     size = len(corpus)
@@ -122,6 +128,8 @@ def _score_words(
     rarities: list[float] = []
     for word in words:
         places, counts = corpus.word_postings(word)
+        if asking >= 0:
+            places, counts = places[places != asking], counts[places != asking]
         holders.append(places)
         weight = rarity(size, len(places))
         rarities.append(weight)

@@ -221,9 +221,15 @@ _NUMBERS = 3_000
 
 
 @lru_cache(maxsize=1)
+def function_terms() -> frozenset[int]:
+    """Return the primary terms of the function words of English."""
+    return frozenset(map(primary_term, function_words(ENGLISH)))
+
+
+@lru_cache(maxsize=1)
 def subjectless_terms() -> frozenset[int]:
     """Return the primary terms that name no subject: function words of English, and numbers."""
-    return frozenset(map(primary_term, (*function_words(ENGLISH), *map(str, range(_NUMBERS)))))
+    return function_terms() | frozenset(map(primary_term, map(str, range(_NUMBERS))))
 
 
 def variant_terms(said: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -271,8 +277,8 @@ def remove_function_words(said: Sequence[str]) -> Sequence[str]:
 
 
 def terms(said: Sequence[str]) -> list[int]:
-    """Return the primary terms of the words of a text in order; without function words if there are others."""
-    function = function_words(detect(said))
+    """Return the primary terms of the words of a text in order; without English function words if there are others."""
+    function = function_words(ENGLISH)
     return [_primary[word] for word in said if word not in function] or [_primary[word] for word in said]
 
 

@@ -1,0 +1,32 @@
+"""A question that is itself in the log: it is no answer, and changes nothing of what answers it."""
+
+from __future__ import annotations
+
+import pytest
+
+from acms import ACMS, open_storage
+
+QUESTION = "At which address do we reach the Napera report?"
+
+
+@pytest.mark.parametrize("relevant_only", [False, True])
+async def test_a_question_that_was_ingested_first_finds_what_it_finds_otherwise(relevant_only: bool) -> None:
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        answer = await session.ingest("user", "Napera lives at pozega-1.internal:8863 these days.")
+        for number in range(40):
+            await session.ingest("user", f"The cluster number {number} can wait until we split the test.")
+        before = await session.recall(QUESTION, budget=300, relevant_only=relevant_only)
+        await session.ingest("user", QUESTION)
+        after = await session.recall(QUESTION, budget=300, relevant_only=relevant_only)
+        assert before.best(1)[0].id == after.best(1)[0].id == answer
+        assert after.best(1)[0].score == before.best(1)[0].score == 1
+
+
+async def test_messages_show_the_answer_to_the_newest_message() -> None:
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        await session.ingest("user", "Napera lives at pozega-1.internal:8863 these days.")
+        for number in range(40):
+            await session.ingest("user", f"The cluster number {number} can wait until we split the test.")
+        await session.ingest("user", QUESTION)
+        messages = await session.messages(QUESTION, budget=200)
+        assert any("pozega-1.internal:8863" in str(message["content"]) for message in messages)
