@@ -61,6 +61,7 @@ def test_every_door_has_the_same_verbs(ours: type, theirs: type, without: set[st
         "counter",
         "effort",
         "ends_at",
+        "external_share",
         "home",
         "index",
         "render_log",

@@ -398,7 +398,8 @@ async def test_t07_what_arrives_after_an_erasure_or_a_deletion_brings_nothing_ba
     await put(
         storage, root, Draft(kind=Kind.RETRACTION, created_at=WHEN, sources=receipt.ids, replaces=((2, 2),))
     )
-    await storage.settings(child.id, {"deleted": True}, rev=0)
+    rev = (await storage.context(child.id)).settings_rev
+    await storage.settings(child.id, {"deleted": True}, rev=rev)
     for call in (
         put(storage, child, said("late")),
         put(storage, child, summed_up(1, 3)),

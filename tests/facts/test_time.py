@@ -108,9 +108,9 @@ async def test_nothing_that_is_over_is_shown_as_if_it_were_so(url: str) -> None:
         session._shared.clock = lambda: now
         for number in range(60):
             await session.ingest("user", f"Walk {number} along the river was cold and rather long again.")
-        await session.state("harbour office", "doorcode", "4711", valid_to=BASE + 10 * DAY)
-        await session.state("harbour office", "doorcode", "8844", valid_from=BASE + 10 * DAY)
-        question = "doorcode of the harbour office?"
+        await session.state("harbour office", "berth", "4711", valid_to=BASE + 10 * DAY)
+        await session.state("harbour office", "berth", "8844", valid_from=BASE + 10 * DAY)
+        question = "berth of the harbour office?"
 
         async def everywhere() -> list[str]:
             prompt = Prompt(OpenAIChat("gpt-5")).history(session).recall(session, question).user(question)

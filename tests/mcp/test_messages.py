@@ -134,6 +134,7 @@ def test_every_request_over_http_is_answered() -> None:
             text = reply.text
             if reply.headers["content-type"].startswith("text/event-stream"):
                 text = text.partition("data: ")[2].partition("\n")[0]
+            assert reply.status_code != 500, (body[:120], text)
             return reply.status_code, json.loads(text)
 
         for case in CASES:

@@ -165,6 +165,8 @@ def visited(
         with patch.context() as patched:
             patched.setattr(Listening, "serve", served)
             patched.setattr("acms.cli.serving.collecting", collecting)
+            # It takes the signal for the end of the process: streams of events of later tests would end at once.
+            patched.setattr("sse_starlette.sse.AppStatus.should_exit", False)
             done = CliRunner().invoke(commands, list(words))
         assert signal.getsignal(signal.SIGTERM) is outside, "it leaves signals as they were"
     finally:

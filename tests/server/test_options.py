@@ -27,6 +27,10 @@ ARGUMENTS = {
     "call cache_hint before recall", "build fragments with Prompt() and no codec", "from acms.sync import Prompt",
     '{"truncate_tokens": 1200}',
     'ingest("user", "…")', "recall(…) first, and add the items as messages",
+    # Who starts the service.
+    "ask a service that writes: acms serve",
+    # A parameter of the query has the same name.
+    "pass trust=true if you know who wrote this export",
     # Who installs it.
     "pip install '.[7]', in a checkout", "pip install 'acms_engine-VERSION-py3-none-any.whl[7]', with a wheel",
 }  # fmt: skip

@@ -21,7 +21,7 @@ from acms.log import policy, validation
 from acms.log.encoding import genesis, token
 from acms.log.exported import validate_context, validate_entry
 from acms.log.provenance import COPIED, COPIES, COPYING, Run, copied, copy_of
-from acms.log.settings import TAGS
+from acms.log.settings import TAGS, read_setting
 from acms.model import (
     Append,
     Context,
@@ -536,7 +536,7 @@ async def _hidden(storage: StorageBackend, original: Context, version: int, key:
 
 
 def _knows(settings: Mapping[str, Json], copy: str) -> Mapping[str, Json]:
-    return {COPIES: list(dict.fromkeys((*settings.get(COPIES, ()), copy)))}
+    return {COPIES: list(dict.fromkeys((*read_setting(settings, COPIES, ()), copy)))}
 
 
 async def _rewritten(

@@ -202,7 +202,7 @@ async def witness(
     shell: Shell,
     file: Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False, help="Kept outside the store.")],
 ) -> int:
-    """Write down how far each log has come, with its chain hash, and what the session is.
+    """Write down how far each log has come, and its chain hash.
 
     When FILE exists, the store is compared with it first: leaves with 1, and FILE as it was, when a log lost
     its end, when a session was moved or its settings were changed behind ACMS, when the database was rolled

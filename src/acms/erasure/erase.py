@@ -403,7 +403,7 @@ class _Erasing:
         for link in links:
             by_owner.setdefault(link.owner, {})[link.version] = link.id
         for owner, versions in by_owner.items():
-            said = (await self._context(owner)).settings.get(COPIED)
+            said = read_setting((await self._context(owner)).settings, COPIED)
             if said is None:
                 continue
             try:

@@ -26,7 +26,8 @@ class Name(NamedTuple):
     rest: str = ""
     #: Whether its value must look drawn at random: of a key of which only is said whose it is.
     drawn: bool = False
-    #: What a sentence tells for it: "code" (digits), "login" (a name and a password), "phrase" (words); "" anything.
+    #: Form of its value in a sentence: "code" (digits), "stated code" (digits after a verb), "login" (a name and a
+    #: password), "phrase" (words), "" (any).
     form: str = ""
 
 

@@ -45,10 +45,8 @@ _NETWORK = re.compile(r"(?<![a-z])(?:wi-?fi|wlan|ssid)(?![a-z])")
 _FOREIGN_KEY = shape("foreign key")
 
 
-#: What a sentence tells for a name, by the list the name is in.
-_FORMS = {"code": "code", "code_of": "code", "login": "login"}
-#: Names of what has digits: without one near there is nothing to look for.
-_TOLD_IN_DIGITS = frozenset(("code", "code_of", "sign in"))
+#: Lists of names whose values have digits: without one near there is nothing to look for.
+_WITH_DIGITS = frozenset(("code", "code_of", "sign in"))
 _PHRASES = frozenset(words()["phrases"])
 _LOCKS = one_of(words()["locks"])
 _LOCK_BEFORE = re.compile(rf"(?<![^\W\d_])(?:{_LOCKS})[^.!?。]*$")
@@ -67,60 +65,89 @@ def names(text: str, low: str, work: Work) -> Iterator[Name]:
     """Find names of something secret."""
     for found in (_PLAIN if low.isascii() else _ALL).finditer(low):
         work.spend(100)
-        name = _name(text, low, found.start(), found.end(), found[0])
+        name = _read_name(text, low, found.start(), found.end(), found[0])
         if name:
             yield name
 
 
-def _name(text: str, low: str, start: int, end: int, word: str) -> Name | None:
+def _read_name(text: str, low: str, start: int, end: int, word: str) -> Name | None:
+    """Return the name that a word of the lists is where it stands, or None if it names no secret there."""
     kind = _KINDS[word]
     former = low[max(0, start - 48) : start]
-    if kind in _TOLD_IN_DIGITS and not DIGIT.search(text, max(0, start - 110), end + 110):
+    if kind in _WITH_DIGITS and not DIGIT.search(text, max(0, start - 110), end + 110):
         return None
     if kind == "sign in":
         return Name(start, end, kind, word) if _begins(text, start, former) else None
     if word in _WHOLE and not (_begins(text, start, former) and _ends(text, end)):
         return None
-    kind, form, drawn = kind.removesuffix("_whole"), _FORMS.get(kind, ""), False
-    if kind == "code_of" and not _is_of_lock(low, start, end):
-        return None
-    if form:
-        kind = "secret" if form == "login" else "password"
-        if word == "pin" and not (text[start:end].isupper() or _is_of_lock(low, start, end)):
-            form = "code told"  # of a chip, perhaps
-    elif word in _PHRASES:
-        form = "phrase"
     if former.endswith(_HARMLESS) or former.rstrip(" _-").endswith(_HARMLESS):
         return None
+    name = _classify(text, low, start, end, word)
+    return _extend(text, name, former) if name else None
+
+
+def _classify(text: str, low: str, start: int, end: int, word: str) -> Name | None:
+    """Return a name with the kind of its secret and the form of its value, or None if it names no secret."""
+    kind = _KINDS[word]
     if kind == "lock":
-        if follow := _FOREIGN_KEY.match(low, end):
-            end = follow.end()
-        kind = "password" if _NETWORK.search(low, max(0, start - 40), end + 16) else "api_key"
-        form = "login"
-        if _is_of_lock(low, start, end):
-            kind, form = "password", "code"
-    elif word == "key" and not former.rstrip(" _.-").endswith(_OPENERS):
-        if not (drawn := _NETWORK.search(former) is None):
-            kind = "password"
-        elif former[-1:] not in tuple(" _-") and not text[start].isupper():
-            return None
-    tail = _TAIL.match(text, end)
+        return _classify_foreign_key(low, start, end, word)
+    if kind == "login":
+        return Name(start, end, "secret", word, form="login")
+    if kind == "code_of":
+        return Name(start, end, "password", word, form="code") if _is_of_lock(low, start, end) else None
+    if kind == "code":
+        of_chip = word == "pin" and not (text[start:end].isupper() or _is_of_lock(low, start, end))
+        return Name(start, end, "password", word, form="stated code" if of_chip else "code")
+    if word == "key":
+        return _classify_key(text, low, start, end)
+    form = "phrase" if word in _PHRASES else ""
+    return Name(start, end, kind.removesuffix("_whole"), word, form=form)
+
+
+def _classify_foreign_key(low: str, start: int, end: int, word: str) -> Name:
+    """Return a word for "key" in another language as the name of a code, a network password or an API key."""
+    if follow := _FOREIGN_KEY.match(low, end):
+        end = follow.end()
+    if _is_of_lock(low, start, end):
+        return Name(start, end, "password", word, form="code")
+    of_network = _NETWORK.search(low, max(0, start - 40), end + 16)
+    return Name(start, end, "password" if of_network else "api_key", word, form="login")
+
+
+def _classify_key(text: str, low: str, start: int, end: int) -> Name | None:
+    """Return "key" as the name of a network password or an API key, or None if it only ends another word."""
+    former = low[max(0, start - 48) : start]
+    if former.rstrip(" _.-").endswith(_OPENERS):
+        return Name(start, end, "api_key", "key")
+    if _NETWORK.search(former):
+        return Name(start, end, "password", "key")
+    if former.endswith((" ", "_", "-")) or text[start].isupper():
+        return Name(start, end, "api_key", "key", drawn=True)
+    return None
+
+
+def _extend(text: str, name: Name, former: str) -> Name | None:
+    """Return a name with the rest of its identifier, or None if the whole names something else."""
+    kind, word = name.kind, name.word
+    tail = _TAIL.match(text, name.end)
     rest = tail[0] if tail and word[-1] != "=" and word[-1] < "\u2e80" else ""
-    if rest != "s" and not _still(rest):
+    if rest not in ("", "s") and not _still(rest):
         return None
     if kind == "secret":
-        kind = "client_secret" if former.rstrip(" _.-").endswith(("client", "consumer")) else kind
-        kind = "api_key" if rest.lower().endswith("key") else kind
+        if rest.lower().endswith("key"):
+            kind = "api_key"
+        elif former.rstrip(" _.-").endswith(("client", "consumer")):
+            kind = "client_secret"
     refers = _PATH if kind == "password" else _REFERENCE
     if (kind not in ("header", "cookie") and refers.search(former)) or "${" in former[-24:]:
         return None
-    return Name(start, end + len(rest), kind, word, rest, drawn, form)
+    return Name(name.start, name.end + len(rest), kind, word, rest, name.drawn, name.form)
 
 
 def _is_of_lock(low: str, start: int, end: int) -> bool:
     """Tell whether a code is one of a door, an alarm, a card: what it opens stands before it or right after it."""
     before = low[max(0, start - 48) : start]
-    if before.rstrip(" -_").endswith(tuple(listed("other codes"))):
+    if before.rstrip(" -_").endswith(_OTHER_CODES):
         return False
     return _LOCK_BEFORE.search(before) is not None or _LOCK_AFTER.match(low, end) is not None
 
@@ -148,6 +175,7 @@ def _still(rest: str) -> bool:
 
 
 _OPENERS = tuple(words()["openers"])
+_OTHER_CODES = tuple(words()["other codes"])
 _HARMLESS = tuple(words()["harmless_of"])
 
 # ── values ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -191,7 +219,7 @@ def named(text: str, low: str, work: Work) -> list[Found]:
 
 
 def _of(text: str, low: str, name: Name, work: Work) -> Found | None:
-    """Return the value of a name: given by a sign, told near it, before it, or in an answer."""
+    """Return the value of a name: given by a sign, in a sentence after it, before it, or in an answer."""
     if name.kind in ("header", "cookie"):
         return apart.header(text, name.end, name.kind, name.word)
     if name.kind == "phrase":
@@ -204,7 +232,7 @@ def _of(text: str, low: str, name: Name, work: Work) -> Found | None:
     around = text[max(0, name.start - 1) : name.start], text[name.end : name.end + 1]
     if place is not None or around[0] in ("/", "$") or around[1] in ("(", "_"):
         return None
-    return prose.find_told(text, low, name, work)
+    return prose.find_phrased_secret(text, low, name, work)
 
 
 def _phrase_or_code(text: str, name: Name, at: int) -> Found | None:

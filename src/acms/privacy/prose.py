@@ -1,4 +1,4 @@
-"""Secrets told in sentences, in many languages: a name, what ties a value to it, and what the value looks like.
+"""Secrets in sentences, in many languages: a name, what ties a value to it, and what the value looks like.
 
 A value may follow its name ("the PIN of the door is 4711"), come before it ("use hunter22 as the password"), answer a
 question, or stand in a request to sign in. The looser the tie, the more the value must look made up. Words are data; no
@@ -29,7 +29,7 @@ from acms.privacy.rules import listed, one_of, shape
 
 CLOSE = re.compile(r"""(?:[\\"`\])*]|'(?!s[ \t])){0,6}+""")
 _REACH = 110
-"""Characters of a line after a name within which a sentence tells its value."""
+"""Characters of a line after a name within which a sentence gives its value."""
 _MOST = 7
 """Words that may stand between a name and its value."""
 _OPEN, _SHUT = "\"'`“„«「『(*", "\"'`”“»」』)*"
@@ -42,8 +42,8 @@ _STOPS = (".", "?", "!", ";")
 _POSTPOSED = re.compile(r"""["'”」』]?(?:(?P<enter>[とを]入力|と打)|[にへ])""")
 
 
-def find_told(text: str, low: str, name: Name, work: Work) -> Found | None:
-    """Return the value that a sentence tells for a name."""
+def find_phrased_secret(text: str, low: str, name: Name, work: Work) -> Found | None:
+    """Return the value that a sentence gives for a name."""
     work.spend(300)
     return _find_after(text, low, name) or _find_before(text, low, name) or _find_answer(text, low, name)
 
@@ -51,90 +51,136 @@ def find_told(text: str, low: str, name: Name, work: Work) -> Found | None:
 # ── after the name ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+#: What right after a name makes it a part of an expression, an address or a question.
+_NO_SENTENCE = re.compile(r"[=@|:/\\<>&?.;({]|\S=")
+#: Verbs of a change.
+_TURNED = tuple(listed("turned"))
+#: Ties that say of what follows them that it is the value.
+_TIED = ("stated", "named", "changed")
+
+
 def _find_after(text: str, low: str, name: Name) -> Found | None:
-    """Return the value that a sentence tells after a name: the more it looks made up, the further away it may be."""
+    """Return the value that a sentence gives after a name: the more it looks made up, the further away it may be."""
     line = low.find("\n", name.end, name.end + _REACH)
     stop = line if line >= 0 else name.end + _REACH
     if "code" in name.form and not DIGIT.search(text, name.end, stop):
         return None
-    # The last word that ties a value to the name, and how many words came after it; a name may end with a tie.
-    tie, since = "told" if name.word.rpartition(" ")[2] in listed("links") else "", 0
-    for at, piece in enumerate(_WORD.finditer(text, name.end, stop)):
-        if at > _MOST + 2 * bool(tie):
-            return None
-        raw, start = piece[0], piece.start()
-        if start == name.end:
-            cut = CLOSE.match(text, start)
-            raw, start = (raw[cut.end() - start :], cut.end()) if cut else (raw, start)
-            if raw[:1] in tuple("=@|:/\\<>&?.;({") or raw[1:2] == "=":
+    close = CLOSE.match(text, name.end)
+    begin = close.end() if close else name.end
+    return None if _NO_SENTENCE.match(text, begin) else _Scan(text, low, name, stop).find_value(begin)
+
+
+class _Scan:
+    """A scan of the words after a name, for the value that the sentence gives it."""
+
+    #: Words after the last one that ties a value to the name.
+    since = 0
+    #: Words between the name and the word in turn.
+    position = 0
+    #: Whether Chinese, Japanese or Korean stands right before the word.
+    scripted = False
+
+    def __init__(self, text: str, low: str, name: Name, stop: int) -> None:
+        self.text, self.low, self.name, self.stop = text, low, name, stop
+        #: How that word ties a value to the name; "" when none does. A name may end with a tie.
+        self.tie = "stated" if name.word.rpartition(" ")[2] in listed("links") else ""
+
+    def find_value(self, begin: int) -> Found | None:
+        """Return the first value tied closely enough for its looks; `begin` is the end of quotes around the name."""
+        for position, piece in enumerate(_WORD.finditer(self.text, self.name.end, self.stop)):
+            if position > _MOST + 2 * bool(self.tie):
                 return None
-            if raw in ("'s", "’s"):
-                tie = "told"
-            if not raw or raw[0] in ",'’":
+            self.position = position
+            attached = piece.start() == self.name.end
+            start = begin if attached else piece.start()
+            raw = self.text[start : piece.end()]
+            if attached and raw[:1] in ("", ",", "'", "’"):
+                self.tie = "stated" if raw in ("'s", "’s") else self.tie
                 continue
-        elif raw[:1] in ("=", "!", "?") and raw.strip("=!?") == "":
-            return None
+            if not attached and not raw.strip("=!?"):
+                return None
+            self._read_word(raw, start)
+            if self._keep_tie() or (self.tie and self.since == 0 and self.plain in listed("articles")):
+                continue
+            if not self.tie and self._is_about_name():
+                return None
+            if end := self._find_end():
+                return Found(self.start, end, self.name.kind)
+            if self.written.endswith(_STOPS) and len(self.plain) > 2:
+                return None
+            self._pass_word()
+        return None
+
+    def _read_word(self, raw: str, start: int) -> None:
+        """Take the next word. The script before it may tie it to the name."""
         script = _SCRIPTED.match(raw)
+        self.scripted = script is not None
         if script:
             if not listed("links").isdisjoint(script[0]):
-                tie, since = "told", 0
+                self.tie, self.since = "stated", 0
             elif script[0].endswith(tuple(listed("enter"))):
-                tie, since = "enter", 0
+                self.tie, self.since = "enter", 0
             raw, start = raw[script.end() :], start + script.end()
-        core = raw.lstrip(_OPEN)
-        start += len(raw) - len(core)
-        word = core.lower().rstrip(".,:;?!" + _SHUT)
-        new = _read_tie(word, low, name, stop)
-        if new:
-            tie, since = new, 0
-            continue
-        if tie and since == 0 and word in listed("articles"):
-            continue
-        changed = at > 0 and word.startswith(tuple(listed("turned")))
-        if not tie and word in listed("about") and not changed and core[-1:] != ",":
-            return None
-        value = _QUOTED.split(bare(core), 1)[0].rstrip(_SHUT)
-        link = _grade(tie, since, at)
-        quoted = tie != "signed" and text[start - 1] in _OPEN
-        if script and (after := _POSTPOSED.match(text, find_phrase(text, start) or start + len(value))):
-            link = "enter" if after["enter"] else "changed"
-        if value and (end := _find_end(text, value, start, name, link, quoted)):
-            return Found(start, end, name.kind)
-        if core.endswith(_STOPS) and len(word) > 2:
-            return None
-        since += 1
-        if core.endswith((":", "=", "：", ":**")) or (tie == "signed" and not word):
-            tie, since = "signed", 0
-        elif tie == "signed":
-            tie = ""
-    return None
+        #: The word as it is written, where it starts, and the word in lower case without punctuation.
+        self.written = raw.lstrip(_OPEN)
+        self.start = start + len(raw) - len(self.written)
+        self.plain = self.written.lower().rstrip(".,:;?!" + _SHUT)
 
+    def _keep_tie(self) -> bool:
+        """Keep how the word ties what follows it to the name; return False if it does not."""
+        if self.plain in listed("naming"):
+            self.tie = "named"
+        elif self.plain in listed("links"):
+            self.tie = "stated"
+        elif self.plain in listed("enter"):
+            self.tie = "enter"
+        elif self.plain in listed("towards") and self._is_of_change():
+            self.tie = "changed"
+        else:
+            return False
+        self.since = 0
+        return True
 
-#: Ties that say of what follows them that it is the value.
-_TIED = ("told", "named", "changed")
+    def _is_of_change(self) -> bool:
+        """Tell whether the sentence says that a value changed."""
+        sentence = self.low[max(0, self.name.start - 48) : self.stop]
+        return any(map(sentence.__contains__, _TURNED))
 
+    def _is_about_name(self) -> bool:
+        """Tell whether the word begins a description of the secret, not its value."""
+        if self.plain not in listed("about") or self.written.endswith(","):
+            return False
+        return self.position == 0 or not self.plain.startswith(_TURNED)
 
-def _read_tie(word: str, low: str, name: Name, stop: int) -> str:
-    """Return how a word ties what follows it to the name; "" when it does not."""
-    if word in listed("naming"):
-        return "named"
-    if word in listed("links"):
-        return "told"
-    if word in listed("enter"):
-        return "enter"
-    changed = word in listed("towards") and any(
-        map(low[max(0, name.start - 48) : stop].__contains__, listed("turned"))
-    )
-    return "changed" if changed else ""
+    def _find_end(self) -> int:
+        """Return where the value ends that begins with the word; 0 when it is none."""
+        value = _QUOTED.split(bare(self.written), 1)[0].rstrip(_SHUT)
+        if not value:
+            return 0
+        link = self._grade_link()
+        quoted = self.tie != "signed" and self.text[self.start - 1] in _OPEN
+        if self.scripted:
+            end = find_phrase(self.text, self.start) or self.start + len(value)
+            if after := _POSTPOSED.match(self.text, end):
+                link = "enter" if after["enter"] else "changed"
+        return _find_end(self.text, value, self.start, self.name, link, quoted)
 
+    def _grade_link(self) -> str:
+        """Return how closely the word is tied to the name."""
+        if self.tie and self.since == 0:
+            return "stated" if self.tie == "signed" else self.tie
+        if self.tie in _TIED and self.since < 3:
+            return "loose"
+        return "next" if self.position == 0 else "far"
 
-def _grade(tie: str, since: int, at: int) -> str:
-    """Return how closely a word is tied to the name, `since` words after the tie and `at` words after the name."""
-    if tie and since == 0:
-        return "told" if tie == "signed" else tie
-    if tie in _TIED and since < 3:
-        return "said"
-    return "next" if at == 0 else "far"
+    def _pass_word(self) -> None:
+        """Count the word, which is no value. A sign at its end ties the next one to the name."""
+        self.since += 1
+        signed = self.tie == "signed"
+        if self.written.endswith((":", "=", "：", ":**")) or (signed and not self.plain):
+            self.tie, self.since = "signed", 0
+        elif signed:
+            self.tie = ""
 
 
 def _find_end(text: str, value: str, start: int, name: Name, link: str, quoted: bool) -> int:
@@ -151,7 +197,7 @@ def _find_end(text: str, value: str, start: int, name: Name, link: str, quoted: 
         year = link == "changed" and _YEAR.fullmatch(value)
         if link in _TIED and not year and _is_word(text, value, start, quoted or link == "named"):
             return start + len(value)
-    return start + len(value) if _is_told(text, value, start, name, link) else 0
+    return start + len(value) if _is_given_value(text, value, start, name, link) else 0
 
 
 #: Digits in one group or several, and what people write around them on a keypad.
@@ -214,27 +260,27 @@ def find_phrase(text: str, start: int) -> int:
     return number.end() if number else end
 
 
-def _is_told(text: str, value: str, start: int, name: Name, link: str) -> bool:
+def _is_given_value(text: str, value: str, start: int, name: Name, link: str) -> bool:
     """Tell whether what stands near a name looks so much made up that it is its value."""
     if is_no_value(text, value, start) or harmless(value) or name.rest == "s":
         return False
     look, size = level(value), len(value)
-    told = link in (*_TIED, "said")
-    if not told and (names_itself(value) or name.word == "pass" or COUNTER.fullmatch(value)):
+    tied = link in (*_TIED, "loose")
+    if not tied and (names_itself(value) or name.word == "pass" or COUNTER.fullmatch(value)):
         return False
-    if name.form == "login" and told and size >= (6 if name.kind == "secret" else 8) and is_made_up(value):
+    if name.form == "login" and tied and size >= (6 if name.kind == "secret" else 8) and is_made_up(value):
         return True
     if "code" in name.form:
         return look >= 2 and link != "far"
     if name.kind == "password":
-        if told:
+        if tied:
             return look >= 1 or (value.isdigit() and size >= 6 and not COUNTED.match(text, start + size))
         if link in ("next", "enter"):
             return look >= 2 and size >= 6
         return look == 3 and size >= 7 and ODD.search(value) is not None
     if names_itself(value) or _HASH.search(text, max(0, start - 14), start):
         return False
-    if not told:
+    if not tied:
         return size >= 20 and opaque(value) if link == "far" else _is_long(value, 16)
     return _is_long(value, 12)
 
@@ -278,7 +324,7 @@ def _find_before(text: str, low: str, name: Name) -> Found | None:
     value, at = match["value"].rstrip(","), start + match.start("value")
     if "code" in name.form and len(value) > 3 and _CODE.fullmatch(value) and not _YEAR.fullmatch(value):
         return Found(at, at + len(value), "password")
-    if names_itself(value) or not _is_told(text, value, at, name, "said"):
+    if names_itself(value) or not _is_given_value(text, value, at, name, "loose"):
         return None
     return Found(at, at + len(value), "password")
 
@@ -300,7 +346,11 @@ def _find_answer(text: str, low: str, name: Name) -> Found | None:
     value = match[1].rstrip(".,")
     asked = text[name.end : match.start(1)].partition("\n")[0].lower().strip("?？ ").split()
     several = sum(map(str.isdigit, value)) > 1 or ODD.search(value, 1) is not None
-    if several and listed("about").isdisjoint(asked) and _is_told(text, value, match.start(1), name, "said"):
+    if (
+        several
+        and listed("about").isdisjoint(asked)
+        and _is_given_value(text, value, match.start(1), name, "loose")
+    ):
         return Found(match.start(1), match.start(1) + len(value), name.kind)
     return None
 
