@@ -82,7 +82,9 @@ async def fork(shared: SharedSession, at: int | str | None, session_id: str | No
             inherit=(policy.POLICY, policy.PRIVATE, ERASED),
         )
     )
-    if ERASED in child.settings:  # the parent counts up to its head
+    if (
+        version is not None and ERASED in child.settings
+    ):  # the parent counts up to its head, the fork ends before it
         await count_erased(storage, child.id)
     if child.parent != parent or version not in (None, child.fork):
         raise ConflictError(
