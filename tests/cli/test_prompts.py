@@ -212,7 +212,7 @@ def test_why_answers_by_id_version_pin_and_part(talk: list[str]) -> None:
     assert decision["score"] > 0
     assert call("why", "a.json", "v2")["verdicts"] == [decision]
     assert call("why", "a.json", "v42")["verdicts"][0]["rule"] == "history"
-    (older,) = call("why", "a.json", "v9")["verdicts"]
+    (older,) = call("why", "a.json", "v4")["verdicts"]
     assert older["included"] is False
     assert older["reason"]
     assert call("why", "a.json", "prompt/history")["verdicts"][0]["included"] is True

@@ -77,9 +77,8 @@ def test_a_wrong_guess_of_the_language_takes_no_word_away(question: str, text: s
     }
 
 
-@pytest.mark.parametrize(("language", "text", "asked"), SAID, ids=[language for language, *_ in SAID])
-def test_function_words_do_not_count(language: str, text: str, asked: str) -> None:
-    assert len(terms(words(text))) < len(words(text))
+def test_english_function_words_do_not_count() -> None:
+    assert terms(words("the order was for a customer")) == terms(words("order customer"))
 
 
 @given(st.sampled_from([text for _, text, _ in SAID]) | st.text(max_size=60))

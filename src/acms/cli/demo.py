@@ -39,6 +39,7 @@ QUESTIONS = (
     "How do order events reach the warehouse and billing?",
 )
 OLD = "Decision: order events go to the warehouse and to billing through Kafka"
+NEW = "Decision: no Kafka for now."
 ASK = "what did we decide about Kafka?"
 OWN = (
     '  acms add mine user "We deploy on Tuesdays."    begin a session of your own',
@@ -99,11 +100,11 @@ async def _run_story(session: ACMS, tell: Progress) -> dict[str, Any]:
         started = perf_counter()
         answers.append((question, await session.at(end).recall(question, token_budget=BUDGET)))
         took.append(perf_counter() - started)
-    last = answers[-1][1]
     episodes = await session.at(end).episodes()
     entries = (await session.at(end).history(limit=500)).entries
-    old = next(entry for entry in entries if entry.kind is Kind.MESSAGE and entry.preview.startswith(OLD))
-    changed = _best(last)["version"]
+    said = [entry for entry in entries if entry.kind is Kind.MESSAGE]
+    old = next(entry for entry in said if entry.preview.startswith(OLD))
+    changed = next(entry for entry in said if entry.preview.startswith(NEW)).version
     then = await session.at(changed - 1).recall(QUESTIONS[-1], token_budget=BUDGET)
     retraction = await session.retract(old.id, reason="replaced by the outbox")
     now = await session.recall(QUESTIONS[-1], token_budget=BUDGET)

@@ -327,6 +327,7 @@ def _lone(field: Field, ranking: Ranking, documents: Ints, frame: Frame) -> Iter
             map(Parts, repeat(ranking), places.tolist()),
             repeat(""),
             repeat(False) if external is None else external[places].tolist(),
+            ranking.leader_scores(places),
             strict=False,
         ),
     )
@@ -425,6 +426,7 @@ def _scored(one: Candidate, ranking: Ranking, place: int) -> Candidate:
         boost=ranking.marks_of(np.array([place]))[0],
         score=ranking.score(place),
         parts=Parts(ranking, place),
+        leader_score=ranking.leader_scores(np.array([place]))[0],
     )
 
 

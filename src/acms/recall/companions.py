@@ -26,7 +26,7 @@ COMPARED = 64
 
 
 def add_companions(field: Field, ranking: Ranking) -> None:
-    """Let the nearest later statements to the best ones be candidates right below them.
+    """Let the nearest later statements to the best ones be chosen with them.
 
     For each of the three best: the nearest one of the same speaker, and the nearest of all that are left.
     """
@@ -38,7 +38,7 @@ def add_companions(field: Field, ranking: Ranking) -> None:
             leaders.append(place)
     for leader in leaders:
         for companion in _find_companions(field, ranking, leader):
-            ranking.join(companion, leader)
+            ranking.accompany(companion, leader)
 
 
 def _is_statement(field: Field, place: int) -> bool:

@@ -168,7 +168,7 @@ class Known:
                     float(self._marks[place]),
                     self.score(place),
                     self.parts(place),
-                    when,
+                    label=when,
                     external=doc.external,
                 )
             )

@@ -130,6 +130,8 @@ class Candidate(NamedTuple):
     label: str = ""
     #: Whether it is external text, or was made from some.
     external: bool = False
+    #: Score of the statement it stands beside, which it is chosen with; 0 when it stands alone.
+    leader_score: float = 0.0
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -23,8 +23,6 @@ CANDIDATES = 256
 """Entries that planning considers, at least."""
 FEWEST = 64
 """Candidates that are kept however small the budget is."""
-BELOW = 0.9999
-"""Factor of the score of a companion: right below what it stands beside."""
 MARKED = 64
 """Marked entries that planning considers, however many unmarked ones answer better."""
 
@@ -45,7 +43,8 @@ class Ranking:
         self.coverage = self.scores.coverage
         self._order = order_by_cost(self.scores.marked, field.column("tokens"))
         self.best = float(self._order.max(initial=0.0))
-        self._companions: set[int] = set()
+        #: Companions by place, each with the place of the best statement that it stands beside.
+        self._leaders: dict[int, int] = {}
         #: Places of the candidates, best first.
         self.places = self._find_candidates(size)
 
@@ -78,10 +77,9 @@ class Ranking:
         stays = np.zeros(len(rest), bool) if marked is None else marked[rest]
         self.places = np.concatenate([self.places[:size], rest[stays]])
 
-    def join(self, companion: int, leader: int) -> None:
-        """Let a message be a candidate right below another one, unless it ranks above it."""
-        self._companions.add(companion)
-        self._order[companion] = max(self._order[companion], self._order[leader] * np.float32(BELOW))
+    def accompany(self, companion: int, leader: int) -> None:
+        """Let a message be chosen right after another one, whatever it is worth itself; the first leader counts."""
+        self._leaders.setdefault(companion, leader)
         if companion not in self.places:
             self.places = np.append(self.places, companion)
 
@@ -113,7 +111,7 @@ class Ranking:
 
         A mark lifts one message and hides no other.
         """
-        if place in self._companions:
+        if place in self._leaders:
             return True
         plain = float(self.scores.plain[place])
         return plain > 0 and (plain >= self.least or float(self.scores.marked[place]) > plain)
@@ -130,6 +128,13 @@ class Ranking:
         """Return what some messages are worth for their tokens, in [0, 1]."""
         found: list[float] = (self._order[places] / np.float32(self.best or 1)).tolist()
         return found
+
+    def leader_scores(self, places: Ints) -> list[float]:
+        """Return the scores of the statements that some messages stand beside; 0 for one that stands alone."""
+        if not self._leaders:
+            return [0.0] * len(places)
+        leaders = map(self._leaders.get, places.tolist())
+        return [0.0 if leader is None else self.score(leader) for leader in leaders]
 
     def marks_of(self, places: Ints) -> list[float]:
         """Return what their marks add to some messages, as shares of the best relevance without marks."""

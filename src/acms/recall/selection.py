@@ -144,8 +144,14 @@ def _best_items(choices: Sequence[Choice], order: Sequence[int], most: int) -> s
 
 
 def best_first(one: Candidate) -> tuple[float, float, int]:
-    """Return what sorts candidates: by score, then as they were said."""
+    """Return what sorts candidates by score, then as they were said."""
     return -one.score, -one.relevance, one.unit.version
+
+
+def _leaders_first(one: Candidate) -> tuple[float, bool, float, int]:
+    """Return what sorts candidates by score, each companion right after the statement that it stands beside."""
+    worth = max(one.score, one.leader_score)
+    return -worth, one.leader_score > one.score, -one.relevance, one.unit.version
 
 
 def _by_score(
@@ -155,7 +161,7 @@ def _by_score(
 
     External text beyond its share waits until all other text had its turn.
     """
-    order = sorted(range(len(past)), key=lambda index: best_first(past[index]))
+    order = sorted(range(len(past)), key=lambda index: _leaders_first(past[index]))
     whole = sum(one.tokens for one in past) <= left
     chosen: dict[int, Choice] = {}
     ranks = {False: 0, True: 0}

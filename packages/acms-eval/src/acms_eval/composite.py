@@ -1,4 +1,4 @@
-"""One figure over several scenarios, each with its weight (E4.4)."""
+"""One figure over several scenarios, each with its weight (E4.4): the mean of what was shown of what was asked for."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def composite(reports: Sequence[Report]) -> Composite:
     if len(systems := sorted({report.system for report in reports})) > 1:
         raise ValidationError(f"must be of one system, were of {', '.join(systems)}", field="reports")
     found = {
-        name: [score.answered for report in reports if report.kind == name for score in report.scores]
+        name: [score.hit for report in reports if report.kind == name for score in report.scores]
         for name in WEIGHTS
     }
     if missing := [name for name, scores in found.items() if not scores]:
