@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms.recall.corpus import K1, Field
-from acms.recall.index import Floats, Ints
+from acms.recall.index import Floats
 from acms.recall.ranking import Ranking, repeats_query
 from acms.recall.scoring import SIGMA
 from acms.recall.vector_score import largest, vectors_of
-from acms.text.tokenizer import rarity, subjectless_terms
+from acms.text.tokenizer import subjectless_terms
 
 LEADERS = 3
 """Best statements for which companions are looked for."""
@@ -48,20 +48,18 @@ def _is_statement(field: Field, place: int) -> bool:
 
 def _find_companions(field: Field, ranking: Ranking, leader: int) -> list[int]:
     """Return the later statements that are nearest to one, by words and by meaning."""
-    nearness = _nearness_by_words(field, leader)
-    nearness[~_may_accompany(field, ranking, leader)] = 0
-    likely = largest(nearness, COMPARED)
-    likely = likely[nearness[likely] > 0]
+    nearness = _measure_nearness(field, leader, _may_accompany(field, ranking, leader))
     if ranking.query.space is not None:
-        likely = _add_meaning(field, ranking, leader, likely, nearness)
-    found: list[int] = []
+        nearness = _add_meaning(field, ranking, leader, nearness)
     codes, labels = field.labels
     own = labels[codes[leader]]
-    same = np.array([(label.role, label.actor) == (own.role, own.actor) for label in labels], bool)[codes]
-    for group in (likely[same[likely]], likely):
-        left = [place for place in group.tolist() if place not in found]
-        if left:
-            found.append(max(left, key=lambda place: (nearness[place], -place)))
+    same_speaker = np.array([(label.role, label.actor) == (own.role, own.actor) for label in labels], bool)
+    found: list[int] = []
+    for values in (np.where(same_speaker[codes], nearness, np.float32(0)), nearness):
+        values[found] = 0
+        best = int(values.argmax())
+        if values[best] > 0:
+            found.append(best)
     return found
 
 
@@ -76,24 +74,30 @@ def _may_accompany(field: Field, ranking: Ranking, leader: int) -> NDArray[np.bo
     return allowed if ranking.allowed is None else allowed & ranking.allowed
 
 
-def _nearness_by_words(field: Field, leader: int) -> Floats:
-    """Return BM25 of every entry for the words of one as a query."""
-    found = np.zeros(len(field), np.float32)
-    numbers, _ = field.snapshot.terms_of(field.document(leader))
-    for number in numbers.tolist():
-        if number in subjectless_terms():
-            continue
-        places, counts = field.postings(number)
-        weight = rarity(len(field), len(places))
-        found[places] += np.float32(weight * (K1 + 1)) * counts / (counts + field.norms[places])
-    return found
+def _measure_nearness(field: Field, leader: int, allowed: NDArray[np.bool_]) -> Floats:
+    """Return BM25 of every entry that is allowed for the words of one as a query; 0 for all others."""
+    said, _ = field.snapshot.terms_of(field.document(leader))
+    terms = [number for number in said.tolist() if number not in subjectless_terms()]
+    postings = [field.postings(number) for number in terms]
+    often = np.array([len(places) for places, _ in postings], np.int64)
+    rarities = np.log(1 + (len(field) - often + 0.5) / (often + 0.5)).astype(np.float32)
+    places = np.concatenate([np.zeros(0, np.int64), *(places for places, _ in postings)])
+    counts = np.concatenate([np.zeros(0, np.float32), *(counts for _, counts in postings)])
+    weights = np.repeat(rarities, often)
+    chosen = allowed[places]
+    places, counts, weights = places[chosen], counts[chosen], weights[chosen]
+    gains = weights * np.float32(K1 + 1) * counts / (counts + field.norms[places])
+    return np.bincount(places, gains, len(field)).astype(np.float32)
 
 
-def _add_meaning(field: Field, ranking: Ranking, leader: int, likely: Ints, nearness: Floats) -> Ints:
-    """Add how near the vectors of likely companions are, in standard deviations; return the likely ones.
+def _add_meaning(field: Field, ranking: Ranking, leader: int, nearness: Floats) -> Floats:
+    """Return nearness by words and by meaning, in standard deviations, of the likely companions; 0 for all others.
 
-    Those that answer the query best are likely too: what shares no word with the statement shares its subject.
+    Likely are those that share the rarest words with the statement, and those that answer the query best: what shares
+    no word with the statement shares its subject.
     """
+    likely = largest(nearness, COMPARED)
+    likely = likely[nearness[likely] > 0]
     later = field.following(leader)
     best = ranking.places[np.isin(ranking.places, later)][:COMPARED]
     best = best[(field.column("length")[best] <= STATEMENT) & (field.column("group")[best] < 0)]
@@ -106,5 +110,6 @@ def _add_meaning(field: Field, ranking: Ranking, leader: int, likely: Ints, near
     cosines = rows[1:] @ rows[0]
     usual = cosines[len(likely) :]
     deviations = (cosines[: len(likely)] - usual.mean()) / max(float(usual.std()), 1e-3)
-    nearness[likely] += np.float32(SIGMA) * np.maximum(0, deviations)
-    return likely[nearness[likely] > 0]
+    found = np.zeros_like(nearness)
+    found[likely] = nearness[likely] + np.float32(SIGMA) * np.maximum(0, deviations)
+    return found
