@@ -477,7 +477,9 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
     size = max(CANDIDATES, asked.budget // SHORT) + len(asked.exclude)
     while True:
         found = await ranked(reader, context, at, asked.query, size, asked.markers, asked.weights, asked)
-        if not asked.exclude:  # twice what the budget holds is enough to choose from
+        if not asked.relevant and _is_held_whole(found.field, reader.frame, asked.budget):
+            found.ranking.keep_all()
+        elif not asked.exclude:  # twice what the budget holds is enough to choose from
             found.ranking.keep(2 * asked.budget)
         facts = await beside(reader, found, asked)
         try:
@@ -486,6 +488,12 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
             return await _signed(reader, await fetched(steps, reader, asked.budget))
         except Gone as gone:
             took_away(reader, gone, found, facts)
+
+
+def _is_held_whole(field: Field, frame: Frame, budget: int) -> bool:
+    """Whether a budget holds every message in force, about: the plan counts exactly."""
+    frames = len(field) * frame.cost(Role.USER, ())
+    return int(field.column("tokens").sum()) + frames <= budget
 
 
 async def _signed(reader: Reader, found: ContextItems) -> ContextItems:

@@ -109,6 +109,8 @@ Steps: TypeAlias = Generator[list[str] | Pairs, Any, T]
 
 SUMMARIES_SHARE = 0.25
 """Share of what the latest message leaves that is reserved for summaries of what does not fit (decision 0061)."""
+LEAST_BUDGET = 6
+"""Tokens below which nothing is shown: they hold no more than a speaker's name and a mark of what was cut."""
 LEAST = 48
 """Tokens that an excerpt is worth."""
 
@@ -279,6 +281,8 @@ def fit(
     known by their place only are asked for once they are chosen. `trims` names messages of which only a part is shown;
     `dated` tells of messages the day.
     """
+    if budget < LEAST_BUDGET:
+        return [], [_leave_out(choice) for choice in choose(budget)]
     limit = budget
     rows: dict[str, Entry] = {}
     while True:
@@ -304,6 +308,12 @@ def fit(
         if over <= 0 or limit < 0:
             return items, choices
         limit = max(-1, limit - over)
+
+
+def _leave_out(choice: Choice) -> Choice:
+    """Return a choice of a budget that shows nothing."""
+    reason = f"a budget below {LEAST_BUDGET} tokens shows nothing"
+    return choice._replace(included=False, rule="budget", reason=reason)
 
 
 def _trimming(choice: Choice, trims: Mapping[str, Demotion]) -> Choice:

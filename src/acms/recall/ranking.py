@@ -77,6 +77,11 @@ class Ranking:
         stays = np.zeros(len(rest), bool) if marked is None else marked[rest]
         self.places = np.concatenate([self.places[:size], rest[stays]])
 
+    def keep_all(self) -> None:
+        """Let everything that may be shown be a candidate, also what does not answer."""
+        places = np.arange(len(self.field)) if self.allowed is None else np.flatnonzero(self.allowed)
+        self.places = places[np.lexsort((places, -self._order[places]))]
+
     def accompany(self, companion: int, leader: int) -> None:
         """Let a message be chosen right after another one, whatever it is worth itself; the first leader counts."""
         self._leaders.setdefault(companion, leader)

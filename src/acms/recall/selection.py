@@ -203,13 +203,21 @@ def _choose(one: Candidate, budget: int, left: int, *, whole: bool, excerpt: boo
         why = f"what answers in a tool call of {tokens} tokens"
         return Choice(one, True, "excerpt", why, room)
     if tokens <= left:
-        markers = one.unit.markers
-        why = f"marked {', '.join(markers)}, and relevant" if markers else "relevant to the query"
-        return _chosen((one, True, "score", why, 0))
+        return _chosen((one, True, "score", _reason(one), 0))
     if excerpt and tokens > budget * EXCERPT and left >= LEAST and len(one.costs) == 1:
         why = f"an excerpt of {tokens} tokens, relevant to the query"
         return Choice(one, True, "excerpt", why, min(left, max(budget // 3, LEAST)))
     return _too_large(one, left)
+
+
+def _reason(one: Candidate) -> str:
+    """Return why a candidate is shown whole."""
+    if one.leader_score > one.score:
+        return "the nearest that was said after something relevant"
+    if one.score <= 0:
+        return "the budget holds the whole session"
+    markers = one.unit.markers
+    return f"marked {', '.join(markers)}, and relevant" if markers else "relevant to the query"
 
 
 def _taken(choice: Choice) -> int:
