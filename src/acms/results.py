@@ -366,11 +366,9 @@ def _ranked(items: Sequence[ContextItem]) -> list[ContextItem]:
     recalled = [item for item in items if item.source is not Source.WINDOW]
     recalled.sort(key=lambda item: (-item.score, item.version))
     ranks = {id(item): rank for rank, item in enumerate(recalled, 1)}
-    found: list[ContextItem] = []
-    for item in items:
-        rank = ranks.get(id(item), 0)
-        found.append(item if item.rank == rank else replace(item, rank=rank))
-    return found
+    return [
+        item if item.rank == (rank := ranks.get(id(item), 0)) else replace(item, rank=rank) for item in items
+    ]
 
 
 def spoken(item: ContextItem) -> str:

@@ -150,7 +150,8 @@ class View:
         newer fact replaced is left out, or cut to what is still so, unless `include_superseded`, which also shows facts
         that are over.
         The latest message is always in, cut and flagged if it must be, unless it is the query itself, is excluded, or
-        the current episode was not asked for. Below 6 tokens nothing is returned. `exclude` names entry ids. A tool call and its answers come together.
+        the current episode was not asked for; below 6 tokens nothing is. `exclude` names entry ids. A tool call and its
+        answers come together.
         With `relevant_only` the current episode has no part of its own: its messages compete by relevance like all
         others, as suits a prompt that shows the newest messages by itself.
         With `scope="namespace"` everything is found that was said in any session of a named namespace, private ones
@@ -219,8 +220,8 @@ class View:
     async def window(self, budget: int, *, keep: Collection[str | Role] = ()) -> ContextItems:
         """Return the newest contiguous messages in force within a budget, oldest first, tool groups whole.
 
-        The newest one is always in, cut if it alone is larger than the budget; below 6 tokens nothing is. `keep` names roles, such as "system",
-        whose leading run of messages stays in front.
+        The newest one is always in, cut if it alone is larger than the budget; below 6 tokens nothing is. `keep` names
+        roles, such as "system", whose leading run of messages stays in front.
         """
         shared = self._shared
         budget = validation.budget(budget, "budget")

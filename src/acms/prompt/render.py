@@ -487,7 +487,8 @@ class _Render:
         if other:
             rows = [row for row in await step.session.storage.get(sorted(other)) if row is not None]
             self._told.update({row.id: row for row in step.session.stage.entries(rows)})
-        self._told.update({item.id: item for item in items if item.id not in other})
+        # what the history shows too is known whole
+        self._told.update({item.id: item for item in items if item.id not in other | self._told.keys()})
         return items
 
     # ── fit ─────────────────────────────────────────────────────────────────────────────────────────────────────────
