@@ -60,7 +60,8 @@ def read(source: Source) -> Iterator[Conversation]:
         record = mapping(value)
         request, response = _request(record), _response(record)
         previous = request.get("previous_response_id") or response.get("previous_response_id")
-        turns = _requested(request) + _answered(record, response)
+        at = _time(request) or _time(record)
+        turns = _requested(request, at) + _answered(response, _time(response) or at)
         if previous in responses:
             id, told = responses[str(previous)]
             fresh = told.take_new(turns)
@@ -93,9 +94,8 @@ def _response(record: Mapping[str, Json]) -> Mapping[str, Json]:
     return mapping(inner.get("body")) or inner or record
 
 
-def _requested(request: Mapping[str, Json]) -> list[Turn]:
+def _requested(request: Mapping[str, Json], at: Json) -> list[Turn]:
     """Translate the messages of a request, its instructions first."""
-    at = _time(request)
     turns: list[Turn] = []
     instruction = request.get("systemInstruction") or request.get("system_instruction")
     for given in (
@@ -117,9 +117,8 @@ def _requested(request: Mapping[str, Json]) -> list[Turn]:
     return turns
 
 
-def _answered(record: Mapping[str, Json], response: Mapping[str, Json]) -> list[Turn]:
+def _answered(response: Mapping[str, Json], at: Json) -> list[Turn]:
     """Translate the answer of a provider, with its model and token usage."""
-    at = _time(response) or _time(record)
     details = {
         "model": response.get("model") or response.get("modelVersion"),
         "usage": response.get("usage") or response.get("usageMetadata"),
