@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 QUESTIONS = (
@@ -198,8 +199,17 @@ def _gemini_cli(*, newer: bool) -> File:
         }
 
     calls = [answered("lookup-1", "lookup", OUTPUT), answered("incidents-1", "incidents", OTHER_OUTPUT)]
-    looked = {"id": "2", "timestamp": at(1), "type": "gemini", "content": LOOK, "model": "gemini-3-pro", "tokens": tokens,
-              "thoughts": [{"subject": "Look", "description": "in the list", "timestamp": at(1)}]}  # fmt: skip
+    looked: dict[str, Any] = {
+        "id": "2",
+        "timestamp": at(1),
+        "type": "gemini",
+        "content": LOOK,
+        "model": "gemini-3-pro",
+    }
+    looked |= {
+        "tokens": tokens,
+        "thoughts": [{"subject": "Look", "description": "it up", "timestamp": at(1)}],
+    }
     messages: list[Any] = [
         {"id": "1", "timestamp": at(0), "type": "user", "content": [{"text": ASK}]},
         {**looked, "toolCalls": calls},
@@ -563,9 +573,10 @@ def _responses_log() -> File:
 
 
 def _anthropic_messages() -> list[Any]:
+    looked = [{"type": "text", "text": LOOK}, _use("toolu_1", "lookup"), _use("toolu_2", "incidents")]
     return [
         {"role": "user", "content": ASK},
-        {"role": "assistant", "content": [{"type": "text", "text": LOOK}, _use("toolu_1", "lookup"), _use("toolu_2", "incidents")]},
+        {"role": "assistant", "content": looked},
         {"role": "user", "content": [_answer("toolu_1", OUTPUT), _answer("toolu_2", OTHER_OUTPUT)]},
         {"role": "assistant", "content": [{"type": "text", "text": ANSWER}]},
         {"role": "user", "content": DEPLOY},
@@ -665,9 +676,10 @@ def _claude_export() -> File:
             "is_error": False,
         }
 
+    looked = [use("lookup"), use("incidents"), answer(OUTPUT), answer(OTHER_OUTPUT)]
     chat = [
         message(0, "human", text(ASK)),
-        message(1, "assistant", text(LOOK), use("lookup"), use("incidents"), answer(OUTPUT), answer(OTHER_OUTPUT), text(ANSWER)),
+        message(1, "assistant", text(LOOK), *looked, text(ANSWER)),
         message(5, "human", text(DEPLOY)),
         message(6, "assistant", text(NOTED)),
         message(7, "human", text(OWNER)),
@@ -734,7 +746,7 @@ def _librechat(*, nested: bool) -> File:
     ]
     if not nested:
         return File("Orders.json", "librechat", json.dumps({**head, "messages": made}), said, ids=[id])
-    for before, after in zip(made, made[1:], strict=False):
+    for before, after in pairwise(made):
         before["children"] = [after]
     return File("Tree.json", "librechat", json.dumps({**head, "messagesTree": made[:1]}), said, ids=[id])
 
@@ -750,8 +762,8 @@ def _open_webui() -> File:
             messages[parent]["childrenIds"].append(f"w{number}")
     other = {**messages["w1"], "id": "w1b", "content": "It uses MySQL, I think.", "childrenIds": []}
     messages["w1b"] = other
-    chat = {"title": "Orders", "models": ["llama3.1"], "history": {"messages": messages, "currentId": f"w{len(SPOKEN) - 1}"},
-            "messages": [], "timestamp": int(seconds(0) * 1000)}  # fmt: skip
+    history = {"messages": messages, "currentId": f"w{len(SPOKEN) - 1}"}
+    chat = {"title": "Orders", "models": ["llama3.1"], "history": history, "messages": []}
     one = {"id": "o1", "user_id": "u", "title": "Orders", "chat": chat, "created_at": 1, "updated_at": 2}
     return File("chat-export-1.json", "open-webui", json.dumps([one]), SPOKEN, ids=["o1", "o1-w1b"])
 

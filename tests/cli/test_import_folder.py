@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections.abc import Callable
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,20 @@ from typer.testing import CliRunner, Result
 from acms import ACMS, open_storage
 from acms.cli.commands import app
 from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
-from acms.ports import Codec
+from acms.ports import Codec, StorageBackend
 from acms.prompt import Prompt
-from acms.ports import StorageBackend
-from tests.branches.program_files import DEPLOY, FILES, OUTPUT, OWNER, QUESTIONS
+from tests.branches.program_files import (
+    ANSWER,
+    ASK,
+    DEPLOY,
+    FILES,
+    LOOK,
+    NOTED,
+    OTHER_OUTPUT,
+    OUTPUT,
+    OWNER,
+    QUESTIONS,
+)
 from tests.providers import validators
 
 CODECS: dict[str, tuple[Codec, Callable[[Any], None]]] = {
@@ -211,3 +223,40 @@ def test_a_broken_file_is_named_and_the_others_are_imported(tmp_path: Path) -> N
     assert [one["session"] for one in done["sessions"]] == ["b"]
     assert [one["file"] for one in done["skipped"]["files"]] == ["a.jsonl"]
     assert "a.jsonl:2" in done["skipped"]["files"][0]["why"]
+
+
+# ── the reverse ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("form", CODECS)
+def test_every_session_is_exported_as_a_valid_request(form: str, imported: tuple[Path, str, Any]) -> None:
+    _, db, done = imported
+    check = CODECS[form][1]
+    for one in done["sessions"]:
+        written = run("export", one["session"], "--as", form, "--namespace", "old", "--db", db).stdout
+        check(json.loads(written))
+    whole = run("export", "s1", "--as", form, "--namespace", "old", "--db", db).stdout
+    for text in (ASK, LOOK, OUTPUT, OTHER_OUTPUT, ANSWER, DEPLOY, NOTED, OWNER):
+        assert whole.count(text) == 1
+    window = run("export", "s1", "--as", form, "--budget", "110", "--namespace", "old", "--db", db).stdout
+    check(json.loads(window))
+    assert OWNER in window
+    assert len(window) < len(whole)
+
+
+def test_what_was_exported_is_imported_again(imported: tuple[Path, str, Any], tmp_path: Path) -> None:
+    _, db, _ = imported
+    for form in CODECS:
+        path = tmp_path / f"{form}.json"
+        path.write_text(run("export", "s1", "--as", form, "--namespace", "old", "--db", db).stdout)
+        run("import", str(path), "--session", form, "--db", db)
+        shown = call("messages", form, "orders", "--budget", "4000", "--db", db)["messages"]
+        roles = [role for role, _ in groupby(shown, key=itemgetter("role"))]
+        assert roles == ["user", "assistant", "tool", "assistant", "user", "assistant", "user"], form
+
+
+def test_options_of_an_export_that_do_not_fit(imported: tuple[Path, str, Any]) -> None:
+    _, db, _ = imported
+    told = run("export", "s1", "--as", "bard", "--namespace", "old", "--db", db, code=2).stderr
+    assert "'bard' is not one of openai-chat, responses, anthropic, gemini" in told
+    run("export", "s1", "--budget", "60", "--namespace", "old", "--db", db, code=2)

@@ -24,6 +24,8 @@ __all__ = ["ANTHROPIC", "CHAT_LOG", "GEMINI", "RESPONSES", "read"]
 RESPONSES = (
     (any_of("object", "response"), is_list("output")),
     (has("input"), is_text("model")),
+    (is_list("input"), is_text("input.0.role")),
+    (is_list("input"), is_text("input.0.type")),
     (has("request.input"), is_object("response")),
     (has("body.input"), has("custom_id")),
     (any_of("response.object", "response"), is_list("response.output")),
