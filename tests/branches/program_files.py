@@ -548,16 +548,6 @@ def _responses_items() -> list[Any]:
     return items
 
 
-SPLIT_CALLS = [
-    ("user", ASK),
-    ("assistant", LOOK),
-    ("assistant", ""),
-    ("assistant", ""),
-    *WITH_TOOLS[2:],
-]
-"""Items of Responses: every call is one of its own."""
-
-
 def _responses_log() -> File:
     items = _responses_items()
     made: list[Any] = []
@@ -568,7 +558,7 @@ def _responses_log() -> File:
         made.append({"request": request, "response": response, "timestamp": at(number * 2)})
     last = {"model": "gpt-5", "instructions": SYSTEM, "input": items}
     made.append({"request": last, "response": {}, "timestamp": at(7)})
-    said = [("system", SYSTEM), *SPLIT_CALLS]
+    said = [("system", SYSTEM), *WITH_TOOLS]
     return File("calls.jsonl", "openai-responses", lines(*made), said, ids=["calls"])
 
 

@@ -43,7 +43,7 @@ def test_text_tools_times_and_order_are_as_in_the_file(name: str, tmp_path: Path
     if any(role == "tool" for role, _ in file.messages):
         assert [call.name for call in calls] == ["lookup", "incidents"]
         assert json.loads(calls[0].arguments) == ARGUMENTS
-    times = [turn.get("created_at") for turn in turns]
+    times: list[Any] = [turn.get("created_at") for turn in turns]
     if file.times:
         assert times[0] == START
         assert times == sorted(times)

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from acms.branches.importers.conversation import Conversation, make_turn, mapping, mappings, text_of
+from acms.branches.importers.conversation import (
+    Conversation,
+    join_call,
+    make_turn,
+    mapping,
+    mappings,
+    text_of,
+)
 from acms.branches.importers.repeats import Repeats
 from acms.branches.importers.shapes import any_of, has, is_list, is_object, is_text
 from acms.branches.importers.source import Source
@@ -63,7 +70,7 @@ def read(source: Source) -> Iterator[Conversation]:
         request, response = _request(record), _response(record)
         previous = request.get("previous_response_id") or response.get("previous_response_id")
         at = _time(request) or _time(record)
-        turns = _requested(request, at) + _answered(response, _time(response) or at)
+        turns = _join_calls(_requested(request, at) + _answered(response, _time(response) or at))
         if previous in responses:
             id, told = responses[str(previous)]
             fresh = told.take_new(turns)
@@ -138,6 +145,18 @@ def _answered(response: Mapping[str, Json], at: Json) -> list[Turn]:
     if turns and own:
         turns[-1]["metadata"] = own
     return turns
+
+
+def _join_calls(turns: list[Turn]) -> list[Turn]:
+    """Join the items of one answer: in Responses every call is one of its own."""
+    joined: list[Turn] = []
+    for turn in turns:
+        whole = join_call(joined[-1], turn) if joined else None
+        if whole is None:
+            joined.append(turn)
+        else:
+            joined[-1] = {**whole, **{name: turn[name] for name in ("metadata",) if name in turn}}
+    return joined
 
 
 def _time(record: Mapping[str, Json]) -> Json:

@@ -14,6 +14,7 @@ from typing import Any
 from acms.branches.importers.conversation import (
     Conversation,
     call,
+    join_call,
     make_turn,
     mapping,
     mappings,
@@ -56,36 +57,41 @@ def read(source: Source) -> Iterator[Conversation]:
     pending: Turn | None = None
     for number, (_, value) in enumerate(source.records()):
         line = mapping(value)
-        kind, payload = line.get("type"), mapping(line.get("payload"))
-        if kind in _ITEMS:
-            kind, payload = "response_item", line
-        match kind:
-            case "session_meta":
-                id = str(payload.get("id") or id)
-            case None if line.get("id") and "timestamp" in line:
-                id = str(line["id"])
-            case "turn_context":
-                model = payload.get("model") or model
-            case "event_msg" if pending is not None and payload.get("type") == "token_count":
-                usage = mapping(payload.get("info")).get("last_token_usage")
-                if usage:
-                    pending["metadata"] = {**pending.get("metadata", {}), "usage": usage}
-            case "response_item" if payload.get("type") == "reasoning":
-                thoughts += _thoughts(payload)
-            case "response_item":
-                turn = _turn(payload, f"{id}:{number}", line.get("timestamp"), model, thoughts)
-                if turn is None:
-                    source.skip(_reason(payload))
-                    continue
-                merged = None if pending is None else _with_parallel_call(pending, turn)
-                if merged is None and pending is not None:
-                    yield Conversation(id=id, messages=[pending])
-                pending = merged or turn
-                thoughts = []
-            case _:
-                source.skip(f"lines of the type {kind or 'state'}")
+        kind, payload = _unwrap(line)
+        if kind == "session_meta":
+            id = str(payload.get("id") or id)
+        elif kind == "turn_context":
+            model = payload.get("model") or model
+        elif kind == "event_msg" and payload.get("type") == "token_count" and pending is not None:
+            usage = mapping(payload.get("info")).get("last_token_usage")
+            if usage:
+                pending["metadata"] = {**pending.get("metadata", {}), "usage": usage}
+        elif kind != "response_item":
+            source.skip(f"lines of the type {kind}")
+        elif payload.get("type") == "reasoning":
+            thoughts += _thoughts(payload)
+        else:
+            turn = _turn(payload, f"{id}:{number}", line.get("timestamp"), model, thoughts)
+            if turn is None:
+                source.skip(_reason(payload))
+                continue
+            thoughts = []
+            merged = None if pending is None else join_call(pending, turn)
+            if merged is None and pending is not None:
+                yield Conversation(id=id, messages=[pending])
+            pending = merged or turn
     if pending is not None:
         yield Conversation(id=id, messages=[pending])
+
+
+def _unwrap(line: Mapping[str, Json]) -> tuple[str, Mapping[str, Json]]:
+    """Return the type of a line and what it holds; lines of older rollouts have no envelope."""
+    kind = line.get("type")
+    if kind in _ITEMS:
+        return "response_item", line
+    if kind is None:
+        return ("session_meta", line) if line.get("id") else ("state", line)
+    return str(kind), mapping(line.get("payload"))
 
 
 def _reason(item: Mapping[str, Json]) -> str:
@@ -140,10 +146,3 @@ def _message(
 def _output(output: Json) -> Json:
     """Return the text of a tool's output, without the envelope that older versions put around it."""
     return output.get("content", output) if isinstance(output, dict) else output
-
-
-def _with_parallel_call(before: Turn, turn: Turn) -> Turn | None:
-    """Return a call together with the answer or call right before it; None when they are not one message."""
-    if before["role"] != "assistant" or turn["role"] != "assistant" or turn.get("content"):
-        return None
-    return {**before, "parts": [*before.get("parts", ()), *turn["parts"]]}

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple, cast
 from acms.errors import ValidationError
 from acms.log import validation
 from acms.log.foreign import Turn
-from acms.model import EMPTY, Json, Part, ToolCall, ToolResult
+from acms.model import EMPTY, Json, Part, Reasoning, ToolCall, ToolResult
 
 __all__ = [
     "Conversation",
     "Fork",
     "call",
     "dump",
+    "join_call",
     "make_turn",
     "mapping",
     "mappings",
@@ -168,6 +169,15 @@ def call(id: Json, name: Json, arguments: Json) -> ToolCall:
 def result(id: Json, output: Json, *, is_error: bool = False) -> list[Part]:
     """Make the parts of a tool's answer."""
     return [ToolResult(str(id), text_of(output), is_error)]
+
+
+def join_call(before: Turn, turn: Turn) -> Turn | None:
+    """Return a call together with the answer or call right before it; None when they are not one message."""
+    parts = turn.get("parts") or ()
+    only_calls = parts and all(isinstance(part, ToolCall | Reasoning) for part in parts)
+    if before["role"] != "assistant" or turn["role"] != "assistant" or turn.get("content") or not only_calls:
+        return None
+    return {**before, "parts": [*before.get("parts", ()), *parts]}
 
 
 # ── branches ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -127,7 +127,7 @@ def open_import(
         raise ValidationError(f"cannot be read: {error.strerror}", field=str(path)) from error
     if members is None:
         relative = path.relative_to(within).as_posix() if within else path.name
-        users = _users_beside(path)
+        users = _member_list_of(path)
         parts = [Source(opened, path.name, path=relative, users=users)]
     else:
         parts = _sources(members, path.name)
@@ -150,7 +150,7 @@ def read_export(
     return Export(format=opened.format, conversations=list(held.values()), skipped=dict(opened.skipped))
 
 
-def _users_beside(path: Path) -> Callable[[], Json]:
+def _member_list_of(path: Path) -> Callable[[], Json]:
     """Return the reader of the member list of an unpacked Slack export: `users.json` above the channel's folder."""
 
     def read() -> Json:
