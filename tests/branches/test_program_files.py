@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from acms import ToolCall, ToolResult
-from acms.branches.importers import read_export
+from acms.branches.importers import open_import, read_export
+from acms.errors import ValidationError
 from tests.branches.program_files import ARGUMENTS, FILES, START, WITH_TOOLS, File
 
 
@@ -63,3 +64,39 @@ def test_the_same_file_has_the_same_keys(name: str, tmp_path: Path) -> None:
 
 def test_with_tools_has_a_message_of_each_kind() -> None:
     assert {role for role, _ in WITH_TOOLS} == {"user", "assistant", "tool"}
+
+
+def test_a_message_is_read_before_the_next_line(tmp_path: Path) -> None:
+    """A large transcript is not held: what is wrong at its end does not keep its first message from coming."""
+    path = tmp_path / "run.jsonl"
+    path.write_text(FILES["claude-code"].text * 30 + "no JSON\n")
+    pieces = open_import(path).pieces()
+    assert next(pieces).messages[0]["content"] == FILES["claude-code"].messages[0][1]
+    with pytest.raises(ValidationError, match=r"run\.jsonl:451: is not JSON"):
+        list(pieces)
+
+
+def test_an_error_names_the_line_and_empty_messages_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+
+    def line(content: Any) -> str:
+        message = {"role": "user", "content": content}
+        return json.dumps({"type": "user", "uuid": str(content)[:9], "message": message}) + "\n"
+
+    path.write_text(line("hi") + line("") + line([]) + line(" "))
+    export = read_export(path)
+    assert [turn["content"] for turn in export.conversations[0].messages] == ["hi"]
+    assert export.skipped == {"messages that say nothing": 3}
+    path.write_text(line("hi") + line([5]))
+    with pytest.raises(ValidationError, match=r"^run\.jsonl:2: content\[0\]: must be a text or an object"):
+        read_export(path)
+
+
+def test_a_last_line_that_is_not_finished_is_left_for_the_next_time(tmp_path: Path) -> None:
+    path, file = tmp_path / "run.jsonl", FILES["codex"]
+    path.write_text(file.text[:-20])
+    export = read_export(path)
+    assert export.skipped["last lines that are not finished"] == 1
+    assert [text_of(turn) for turn in export.conversations[0].messages] == [
+        said for _, said in file.messages[:-1]
+    ]

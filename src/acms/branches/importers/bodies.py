@@ -15,6 +15,7 @@ from acms.branches.importers.conversation import (
     make_turn,
     mapping,
     mappings,
+    says_something,
     text_of,
 )
 from acms.branches.importers.repeats import Repeats
@@ -174,8 +175,4 @@ def _translate(message: Mapping[str, Json], at: Json) -> list[Turn]:
         }
     base = make_turn("assistant", key="", at=_time(message) or at)
     base.pop("role")
-    return [{**base, **turn} for turn in foreign.read(named, keep=refer_by_hash) if _says_something(turn)]
-
-
-def _says_something(turn: Turn) -> bool:
-    return bool((turn.get("content") or "").strip() or turn.get("parts") or turn.get("tool_call_id"))
+    return [{**base, **turn} for turn in foreign.read(named, keep=refer_by_hash) if says_something(turn)]

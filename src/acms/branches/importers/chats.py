@@ -13,6 +13,7 @@ from acms.branches.importers.conversation import (
     mapping,
     mappings,
     result,
+    says_something,
     split_branches,
     text_of,
 )
@@ -45,7 +46,7 @@ def fork_branches(
         fork = Fork(id if leaves is None else owner[leaves], key, nodes[0]) if owner else None
         messages: list[Turn] = []
         for node in nodes:
-            messages += turns.get(node, [])
+            messages += [turn for turn in turns.get(node, []) if says_something(turn)]
             key = str(messages[-1]["key"]) if messages else key
             owner[node], last[node] = branch, key
         if messages or fork is None:

@@ -26,6 +26,7 @@ __all__ = [
     "mappings",
     "moment",
     "result",
+    "says_something",
     "split_branches",
     "text_of",
 ]
@@ -169,6 +170,14 @@ def call(id: Json, name: Json, arguments: Json) -> ToolCall:
 def result(id: Json, output: Json, *, is_error: bool = False) -> list[Part]:
     """Make the parts of a tool's answer."""
     return [ToolResult(str(id), text_of(output), is_error)]
+
+
+def says_something(turn: Turn) -> bool:
+    """Return whether a message has a text, a part, or the answer to a call."""
+    content = turn.get("content") or ""
+    if isinstance(content, str):
+        content = content.strip()
+    return bool(content or turn.get("parts") or turn.get("tool_calls") or turn.get("tool_call_id"))
 
 
 def join_call(before: Turn, turn: Turn) -> Turn | None:

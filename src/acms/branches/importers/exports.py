@@ -12,7 +12,7 @@ from typing import BinaryIO
 from acms.branches import limits
 from acms.branches.importers import langgraph
 from acms.branches.importers.archives import ZIP, Member, read_archive, refuse_packed
-from acms.branches.importers.conversation import Conversation
+from acms.branches.importers.conversation import Conversation, says_something
 from acms.branches.importers.formats import FORMATS, LANGGRAPH, Format, find_format, named_format
 from acms.branches.importers.source import Source
 from acms.branches.importers.turns import admit_conversation
@@ -66,12 +66,15 @@ class Import:
         records = 0
         try:
             for piece in self._read(self.skipped):
-                if not piece.messages:
+                messages = [turn for turn in piece.messages if says_something(turn)]
+                if len(messages) < len(piece.messages):
+                    self.skipped["messages that say nothing"] += len(piece.messages) - len(messages)
+                if not messages:
                     continue
-                records += len(piece.messages)
+                records += len(messages)
                 if records > limits.RECORDS:
                     raise TooLargeError(f"has more than {limits.RECORDS:,} messages", field=self.name)
-                yield self._admit(piece)
+                yield self._admit(replace(piece, messages=messages))
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ValidationError(
                 f"is no {self.format} file: {type(error).__name__}: {error}", field=self.name
@@ -196,5 +199,9 @@ def _read_all(found: Sequence[tuple[Format, Source]], skipped: Counter[str]) -> 
         source.skipped = skipped
         try:
             yield from format.read(source)
+        except ValidationError as error:
+            if error.field.startswith(source.name):
+                raise
+            raise ValidationError(str(error), field=source.place, options=error.options) from error
         except OSError as error:
             raise ValidationError(f"cannot be read: {error.strerror}", field=source.name) from error

@@ -45,6 +45,8 @@ class Source:
         self.path = PurePosixPath(path or name)
         #: What was read and not imported, by reason.
         self.skipped = Counter[str]()
+        #: The record that was read last, for errors.
+        self.place = name
         #: The list of members that a Slack export keeps beside its channels.
         self.users = users
 
@@ -75,13 +77,22 @@ class Source:
         if self.has_records:
             for number, line in enumerate(self.lines(), 1):
                 if line.strip():
-                    yield f"{self.name}:{number}", parse_record(line, self.name, number)
+                    self.place = f"{self.name}:{number}"
+                    try:
+                        value = parse_record(line, self.name, number)
+                    except ValidationError:
+                        if number == 1 or line.endswith("\n"):
+                            raise
+                        self.skip(
+                            "last lines that are not finished"
+                        )  # the program is still writing, or was killed
+                        return
+                    yield self.place, value
             return
         document = self.document
-        if isinstance(document, list):
-            yield from ((f"{self.name}[{index}]", value) for index, value in enumerate(document))
-        else:
-            yield self.name, document
+        for index, value in enumerate(document if isinstance(document, list) else [document]):
+            self.place = f"{self.name}[{index}]" if isinstance(document, list) else self.name
+            yield self.place, value
 
     @cached_property
     def document(self) -> Json:
