@@ -13,7 +13,7 @@ from zipfile import ZipFile
 import pytest
 
 from acms import ACMS, Media, Reasoning, ToolCall, ToolResult, ValidationError, open_storage
-from acms.branches.importers import Conversation, read_export
+from acms.branches.importers import Conversation, Fork, read_export
 from acms.errors import ConfigurationError
 
 CHATGPT_ID, CLAUDE_ID = "6714a2c9-0001-4000-8000-000000000001", "0b7e55aa-0001-4000-8000-000000000002"
@@ -118,7 +118,11 @@ def written(folder: Path, value: Any, name: str = "export.json") -> Path:
 def test_chatgpt_is_the_branch_that_the_user_sees(tmp_path: Path) -> None:
     export = read_export(written(tmp_path, chatgpt()))
     assert export.format == "chatgpt"
-    (one,) = export.conversations
+    one, branch = export.conversations
+    assert (branch.fork, [turn["content"] for turn in branch.messages]) == (
+        Fork(CHATGPT_ID, "n3", "n4"),
+        ["A dog, I think."],
+    )
     assert (one.id, one.title, one.name) == (CHATGPT_ID, "A photo: Minou?", "a-photo-minou-6714a2c9")
     assert [(turn["role"], turn["content"]) for turn in one.messages] == [
         ("system", "I live in Lyon.\nBe brief."),
@@ -139,7 +143,9 @@ def test_chatgpt_is_the_branch_that_the_user_sees(tmp_path: Path) -> None:
 def test_claude_is_the_branch_that_ends_last(tmp_path: Path) -> None:
     export = read_export(written(tmp_path, claude()))
     assert export.format == "claude"
-    (one,) = export.conversations
+    one, branch = export.conversations
+    assert branch.fork == Fork(CLAUDE_ID, None, "u1"), "it shares no message"
+    assert [turn["content"] for turn in branch.messages] == ["Helo", "Hello!"]
     assert one.name == "milk-0b7e55aa"
     asked, called, result, answered = one.messages
     assert (asked["content"], asked["parts"]) == (
@@ -237,6 +243,8 @@ async def test_every_message_of_an_export_is_stored_once(tmp_path: Path) -> None
     storage = open_storage(f"sqlite:///{tmp_path}/log.db")
     async with storage:
         for conversation in [one for file in files for one in read_export(file).conversations]:
+            if conversation.fork is not None:
+                continue
             async with ACMS(conversation.name, storage, None) as session:
                 stored = await session.sync(conversation.messages, gone="retract")
                 again = await session.sync(conversation.messages, gone="retract")
@@ -244,7 +252,7 @@ async def test_every_message_of_an_export_is_stored_once(tmp_path: Path) -> None
                 assert not again.appended
         edited = chatgpt(answer="A dog after all.")
         edited[0]["mapping"]["n9"]["parent"] = "n6"
-        (one,) = read_export(written(tmp_path, edited)).conversations
+        one, *_ = read_export(written(tmp_path, edited)).conversations
         async with ACMS(one.name, storage, None) as session:
             done = await session.sync(one.messages, gone="retract")
             assert (len(done.replaced), len(done.retracted), len(done.appended)) == (1, 1, 0)
@@ -255,7 +263,8 @@ def test_a_format_may_be_given_and_an_archive_is_opened(tmp_path: Path) -> None:
         archive.writestr("user.json", "{}")
         archive.writestr("data/conversations-000.json", json.dumps(chatgpt()))
         archive.writestr("data/conversations-001.json", json.dumps(chatgpt(id="b", conversation_id="b")))
-    assert [one.id for one in read_export(tmp_path / "data.zip").conversations] == [CHATGPT_ID, "b"]
+    held = read_export(tmp_path / "data.zip").conversations
+    assert [one.id for one in held] == [CHATGPT_ID, f"{CHATGPT_ID}-n4", "b", "b-n4"]
     wrapped = written(tmp_path, {"conversations": chatgpt()})
     assert read_export(wrapped, format="chatgpt").conversations == read_export(wrapped).conversations
     chat = written(tmp_path, [{"role": "user", "content": "Hi"}], "chat.json")
@@ -263,7 +272,7 @@ def test_a_format_may_be_given_and_an_archive_is_opened(tmp_path: Path) -> None:
     for path, format, said in (
         (chat, "claude", "holds no conversation of claude"),
         (wrapped, "chat", "is not a chat message"),
-        (chat, "gemini", "is not one of chat, chatgpt, claude, mem0, langgraph"),
+        (chat, "bard", "'bard' is not one of aider, anthropic, chat, chatgpt"),
         (tmp_path / "absent", None, "cannot be read"),
     ):
         with pytest.raises(ValidationError, match=said):

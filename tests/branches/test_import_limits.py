@@ -171,7 +171,7 @@ def test_a_line_of_two_gigabytes_is_not_held(tmp_path: Path) -> None:
         file.truncate(2_000_000_000)
     with pytest.raises(TooLargeError, match=r"chat\.jsonl:1: has more than 67,108,864 bytes"):
         list(read_chat(path))
-    with pytest.raises(TooLargeError, match=r"chat\.jsonl: has more than 536,870,912 bytes"):
+    with pytest.raises(TooLargeError, match=r"chat\.jsonl:1: has more than 67,108,864 bytes"):
         read_export(path)
 
 

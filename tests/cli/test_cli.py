@@ -763,26 +763,29 @@ def test_import_of_an_export(db: str, tmp_path: Path) -> None:
     file = tmp_path / "conversations.json"
     file.write_text(json.dumps(exported), encoding="utf-8")
     done = call("import", str(file), "--db", db)
-    assert (done["format"], done["read"], done["new"]) == ("chatgpt", 12, 12)
-    assert [one["session"] for one in done["sessions"]] == ["a-photo-minou-6714a2c9", "f1"]
+    assert (done["format"], done["read"], done["new"]) == ("chatgpt", 14, 14)
+    named = ["a-photo-minou-6714a2c9", "a-photo-minou-6714a2c9-n4", "f1", "f1-n4"]
+    assert [one["session"] for one in done["sessions"]] == named
+    branch = call("messages", "f1-n4", "what is on it?", "--budget", "2000", "--db", db)["messages"]
+    assert branch[-1]["content"] == "A dog, I think.", "an abandoned answer is a fork"
     assert call("recall", "f1", "who is Minou?", "--db", db)["items"]
     exported[0]["title"] = "Another title"
     file.write_text(json.dumps(exported), encoding="utf-8")
     again = call("import", str(file), "--format", "chatgpt", "--db", db)
     assert (again["new"], [one["session"] for one in again["sessions"]]) == (
         0,
-        ["a-photo-minou-6714a2c9", "f1"],
+        named,
     )
-    assert "2 sessions from chatgpt: 0 new of 12 messages" in run("import", str(file), "--db", db).stdout
+    assert "4 sessions from chatgpt: 0 new of 14 messages" in run("import", str(file), "--db", db).stdout
     assert (
         "--session: names one session"
         in run("import", str(file), "--session", "s", "--db", db, code=1).stderr
     )
-    run("import", str(file), "--format", "gemini", "--db", db, code=2)
+    run("import", str(file), "--format", "bard", "--db", db, code=2)
     first = call("history", "f1", "--db", db)["entries"][0]["id"]
     run("erase", "f1", "--message", first, "--yes", "--db", db)
     erased = call("import", str(file), "--db", db)
-    assert (erased["new"], [one["erased"] for one in erased["sessions"]]) == (0, [0, 1])
+    assert (erased["new"], [one["erased"] for one in erased["sessions"]]) == (0, [0, 0, 1, 0])
     piped = CliRunner().invoke(app, ["import", "-", "--db", db], input=json.dumps(exported))
     assert piped.exit_code == 0
 

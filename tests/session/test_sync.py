@@ -571,6 +571,83 @@ async def test_what_only_looks_like_a_streamed_answer_is_another_message(
         assert (len(done.appended), done.replaced) == (1, ())
 
 
+# ── answers that were cut short, ids that are made anew ─────────────────────────────────────────────────────────────
+
+
+def answer(text: str, key: str | None = None) -> dict[str, Any]:
+    return {"role": "assistant", "content": text} | ({} if key is None else {"id": key})
+
+
+async def test_an_answer_that_was_cut_short_replaces_what_it_was_going_to_be(storage: Storage) -> None:
+    whole = "Your balance is 5 euros, and your PIN is 4471."
+    async with session_on(storage) as session:
+        await session.sync([user("q"), answer(whole), user("and?"), answer("x")])
+        listed = [user("q"), answer("Your balance is 5 euros"), user("and?"), answer("x"), user("stop")]
+        assert counts(await session.sync(listed)) == (1, 1, 0, 3, 0)
+        assert [entry.content for entry in await session.entries()] == [one["content"] for one in listed]
+        assert counts(await session.sync(listed)) == (0, 0, 0, 5, 0)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        [user("q"), answer("yes")],  # an older list, from when the answer was streamed
+        [user("q"), answer("sure"), user("so")],
+        [user("q"), user("yes"), user("so")],
+        [answer("yes"), user("so")],
+    ],
+)
+async def test_what_only_looks_cut_short_is_another_message(storage: Storage, after: list[Any]) -> None:
+    async with session_on(storage) as session:
+        await session.sync([user("q"), answer("yes, you may")])
+        done = await session.sync(after)
+        assert done.replaced == ()
+        assert "yes, you may" in [entry.content for entry in await session.entries()]
+
+
+async def test_ids_that_change_with_every_list_name_nothing(storage: Storage) -> None:
+    said = ["a", "hello", "b", "ok", "c", "ok", "d"]
+
+    def renamed(run: int, first: int, last: int) -> list[dict[str, Any]]:
+        make = [user, answer]
+        return [make[at % 2](said[at], f"{run}-{at}") for at in range(first, last)]
+
+    async with session_on(storage) as session:
+        for run, (first, last) in enumerate([(0, 1), (0, 3), (0, 4), (0, 7), (0, 7), (2, 7)]):
+            await session.sync(renamed(run, first, last))
+            assert [entry.content for entry in await session.entries()] == said[: max(last, 1)]
+        grown = [*renamed(9, 0, 7), answer("I th", "9-7")]
+        await session.sync(grown)
+        await session.sync([*renamed(10, 0, 7), answer("I think so, I am sure.", "10-7")])
+        cut = [*renamed(11, 0, 7), answer("I think so", "11-7"), user("stop", "11-8")]
+        assert counts(await session.sync(cut)) == (1, 1, 0, 7, 0)
+        assert [entry.content for entry in await session.entries()] == [*said, "I think so", "stop"]
+
+
+async def test_ids_of_answers_may_change_alone(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        await session.sync([user("a", "u1"), answer("x", "r1"), user("b", "u2"), answer("x", "r2")])
+        done = await session.sync(
+            [user("a", "u1"), answer("x", "s1"), user("b", "u2"), answer("x", "s2"), user("c", "u3")]
+        )
+        assert counts(done) == (1, 0, 0, 4, 0)
+
+
+async def test_a_new_id_beside_ids_that_stay_is_a_new_message(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        await session.sync([user("a", "u1"), user("yes", "u2")])
+        assert counts(await session.sync([user("a", "u1"), user("yes", "u3")])) == (1, 0, 0, 1, 0)
+        assert counts(await session.sync([user("a", "new")])) == (1, 0, 0, 0, 0)
+
+
+async def test_one_id_for_all_messages_names_none(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        for last in (2, 3, 4, 4):
+            held = [user("a", "x"), answer("b", "x"), user("a", "x"), answer("c", "x")][:last]
+            await session.sync(held)
+            assert await in_force(session) == "abac"[:last]
+
+
 async def test_what_a_user_goes_on_with_is_another_message(storage: Storage) -> None:
     async with session_on(storage) as session:
         await session.sync([user("q"), user("no")])
@@ -621,7 +698,7 @@ async def test_bytes_are_kept_once_wherever_they_go(storage: Storage, key: str |
     [
         ([user("a"), {"role": "user", "content": 5}], "messages[1].content"),
         ([user("a"), {"role": "bot", "content": "a"}], "messages[1].role"),
-        ([user("a", "k1"), user("b", "k1")], "messages[1].key"),
+        ([{**user("a"), "key": "k1"}, {**user("b"), "key": "k1"}], "messages[1].key"),
         ([user("a"), {"role": "user", "content": [{"type": "image_url", "image_url": 5}]}],
          "messages[1].content[0].image_url"),
         ([user("a"), "b"], "messages[1]"),

@@ -30,7 +30,7 @@ LINE_BYTES = 67_108_864
 IMPORT_BYTES = 536_870_912
 """Bytes of what one import reads, unpacked. An export of a product is one JSON document, held in memory as a whole."""
 RECORDS = 1_000_000
-"""Messages of one import: they are held in memory, to be checked before any is stored. A restore holds none."""
+"""Messages of one file. All are checked before the first is stored; more than this is hours of work."""
 VALUES = 10_000_000
 """Values of one JSON document. However short a value is written, it takes about 100 bytes of memory."""
 DEPTH = 128

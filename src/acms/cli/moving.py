@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from io import TextIOWrapper
@@ -16,6 +17,7 @@ from acms.branches import witness as witnessed
 from acms.cli import render
 from acms.cli.base import File, Session, Shell, command, contexts, interruptible, opened, write_file
 from acms.errors import ACMSError, ConfigurationError
+from acms.log import validation
 from acms.ports import HasBackup, HasIntegrity
 
 _BACKUPS = (
@@ -65,14 +67,56 @@ async def restore(shell: Shell, file: File) -> None:
     shell.show(value, lambda: shell.line(f"{name}: restored up to version {head.version:,}"))
 
 
-@command("acms export user_123 > log.jsonl", waits=False)
-async def export(shell: Shell, session: Session) -> None:
-    """Write a session verbatim to stdout.
+REQUESTS = {
+    "openai-chat": "openai-chat",
+    "responses": "openai-responses",
+    "anthropic": "anthropic",
+    "gemini": "gemini",
+}
+"""Codecs by the names of `export --as`."""
 
-    One JSON object a line, which `acms restore` reads; --json changes nothing.
+
+def _request(name: str | None) -> str | None:
+    if name is not None and name not in REQUESTS:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(REQUESTS)}")
+    return name
+
+
+@command("acms export user_123 > log.jsonl", waits=False)
+async def export(
+    shell: Shell,
+    session: Session,
+    request: Annotated[
+        str | None,
+        typer.Option(
+            "--as", metavar="FORMAT", callback=_request, help=f"The body of a request: {', '.join(REQUESTS)}."
+        ),
+    ] = None,
+    budget: Annotated[
+        int | None,
+        typer.Option(
+            "--budget", min=1, metavar="N", help="With --as: the newest messages in so many tokens."
+        ),
+    ] = None,
+) -> None:
+    """Write a session to stdout: verbatim, or as a model provider has it.
+
+    Verbatim it is one JSON object a line, which `acms restore` reads. With --as it is one JSON object with the messages
+    of the session as they read now, without what is private; --budget keeps its newest part. --json changes nothing.
     """
+    if budget is not None and request is None:
+        raise typer.BadParameter("is for --as: a verbatim export is whole", param_hint="--budget")
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    if request is not None:
+        from acms.prompt import Prompt
+        from acms.providers import codecs
+
+        async with shell.reading(session) as one:
+            prompt = Prompt(codecs.named(REQUESTS[request])).history(one)
+            rendered = await prompt.render(budget=budget or validation.BUDGET)
+        sys.stdout.write(json.dumps(rendered.payload, ensure_ascii=False, indent=2) + "\n")
+        return
     async with shell.opened() as storage:
         context = await shell.known(storage, session)
         with shell.progress(None if sys.stdout.isatty() else f"exporting {session}") as tell:

@@ -4,6 +4,9 @@ Messages with a key are known by it, wherever they stand. The others are known b
 common subsequence, its latest place in the log. Instructions that a list begins with are known wherever they stand,
 and take the place of those that the log begins with. Calls of tools and results whose text changed are known by the
 ids of their calls, next to what is known; an answer that was streamed, the last of the log, by what it begins with.
+Where no key of a role is known, a framework made its ids anew: such messages are known by role and text right behind a
+message that is known, or at the start of both. An answer that was cut short, with something behind it, is the
+beginning of what the log has at its place.
 What lost its content is known by its place between others, under a key only with as many tokens as it had: a key that
 the log does not know is a sign of something new. What was corrected in the log is known by what it said before, too,
 and such a list is behind: it takes back no correction.
@@ -68,19 +71,24 @@ def align(
     rows: Sequence[Row],
     tokens: Callable[[Item], int],
     goes_on: Callable[[Item, Row], bool],
+    is_cut: Callable[[Item, Row], bool],
     *,
     retract: bool,
 ) -> Aligned:
     """Say what has to be done; with `retract` what is missing goes, and what is there again comes back.
 
-    `goes_on` says whether a message begins with all that another says.
+    `goes_on` says whether a message begins with all that another says, `is_cut` whether it is the beginning of it.
     """
     matched = _by_key(items, rows)
     edited = _instructions(items, rows, matched)
     keyed = {at for at, row in enumerate(matched) if row is not None}
     _in_order(items, rows, matched)
+    named = {items[at].role for at in keyed}
+    _by_place(items, rows, matched, named)
     edited |= _by_call(items, rows, matched)
-    edited |= _grown(items, rows, matched, goes_on)
+    renamed = Role.ASSISTANT not in named
+    edited |= _grown(items, rows, matched, goes_on, renamed=renamed)
+    edited |= _cut_short(items, rows, matched, is_cut, renamed=renamed)
     _illegible(items, rows, matched, tokens)
     found = Aligned()
     _insertions(items, rows, matched, keyed, found)
@@ -148,8 +156,11 @@ def _instructions(items: Sequence[Item], rows: Sequence[Row], matched: list[int 
     return changed
 
 
-def _may_change(item: Item, row: Row) -> bool:
-    return row.live and row.legible and row.key is None and row.role is item.role
+def _may_change(item: Item, row: Row, *, renamed: bool = False) -> bool:
+    """Return whether a message may be another version of the one at its place; `renamed` when ids are made anew."""
+    unnamed = row.key is None and item.key is None
+    both_named = row.key is not None and item.key is not None
+    return row.live and row.legible and row.role is item.role and (unnamed or (renamed and both_named))
 
 
 def _leading(roles: Iterable[Role | None]) -> int:
@@ -182,6 +193,49 @@ def _in_order(items: Sequence[Item], rows: Sequence[Row], matched: list[int | No
     for at, order in found.items():
         if items[ours[at]].key is None or rows[theirs[order]].key is None:
             matched[ours[at]] = theirs[order]
+
+
+def _by_place(
+    items: Sequence[Item], rows: Sequence[Row], matched: list[int | None], named: Set[Role]
+) -> None:
+    """Match messages whose keys are new, where the log says the same at the same place under a key that is gone.
+
+    Not for the roles that are `named` by keys which the log knows: there a new key is a new message.
+
+    Their place is right behind a message that is known. At the start of a list it is the start of the log, unless
+    the list has one message only and the log more: that may be the last of a trimmed list. A list that was trimmed
+    is known by at least two turns of the user with all that lies between them.
+    """
+    keys = {item.key for item in items if item.key is not None}
+    taken = {place for place in matched if place is not None}
+    spare = [
+        place
+        for place, row in enumerate(rows)
+        if row.live and row.legible and (place in taken or (row.key is not None and row.key not in keys))
+    ]
+    following = dict(zip([None, *spare], spare, strict=False))
+    leading, front = _leading(item.role for item in items), _leading(row.role for row in rows)
+    spoken = [place for place in spare if place >= front]
+
+    def is_same(at: int, place: int | None) -> bool:
+        if place is None or place in taken or items[at].key is None or items[at].role in named:
+            return False
+        return items[at].wording in (rows[place].wording, *rows[place].corrected)
+
+    start = spoken[0] if spoken and (len(items) - leading > 1 or len(spoken) == 1) else None
+    if leading < len(items) and matched[leading] is None and is_same(leading, start):
+        matched[leading] = start
+    for at in range(leading + 1, len(items)):
+        before = matched[at - 1]
+        if matched[at] is None and before is not None and is_same(at, following.get(before)):
+            matched[at] = following[before]
+    unknown = all(place is None for place in matched[leading:])
+    if unknown and not named and all(item.key for item in items[leading:]):
+        count = _overlap(
+            [item.wording for item in items[leading:]], [rows[place].wording for place in spoken]
+        )
+        if sum(item.role is Role.USER for item in items[leading : leading + count]) > 1:
+            matched[leading : leading + count] = spoken[-count:]
 
 
 def _wording(row: Row, said: Set[bytes]) -> bytes:
@@ -297,18 +351,48 @@ def _grown(
     rows: Sequence[Row],
     matched: list[int | None],
     goes_on: Callable[[Item, Row], bool],
+    *,
+    renamed: bool,
 ) -> set[int]:
     """Match an answer that goes on where the last message of the log ended, right behind the one before; return it."""
     last = len(rows) - 1
     if last < 1 or last in matched:
         return set()
     row, at = rows[last], matched.index(last - 1) + 1 if last - 1 in matched else len(items)
-    if at < len(items) and matched[at] is None and _may_change(items[at], row):
+    if at < len(items) and matched[at] is None and _may_change(items[at], row, renamed=renamed):
         item = items[at]
-        if item.key is None and item.role is Role.ASSISTANT and goes_on(item, row):
+        if item.role is Role.ASSISTANT and goes_on(item, row):
             matched[at] = last
             return {at}
     return set()
+
+
+def _cut_short(
+    items: Sequence[Item],
+    rows: Sequence[Row],
+    matched: list[int | None],
+    is_cut: Callable[[Item, Row], bool],
+    *,
+    renamed: bool,
+) -> set[int]:
+    """Match answers that were interrupted with what they were going to say, right behind the one before; return them.
+
+    Something follows them in the list. A list that ends with such a beginning may be an older one.
+    """
+    taken = {place for place in matched if place is not None}
+    found: set[int] = set()
+    for at in range(1, len(items) - 1):
+        before, item = matched[at - 1], items[at]
+        place = None if before is None else before + 1
+        if matched[at] is not None or place is None or place in taken or place >= len(rows):
+            continue
+        row = rows[place]
+        is_answer = item.role is Role.ASSISTANT and not item.calls and not row.calls
+        if is_answer and _may_change(item, row, renamed=renamed) and is_cut(item, row):
+            matched[at] = place
+            taken.add(place)
+            found.add(at)
+    return found
 
 
 def _illegible(

@@ -66,8 +66,7 @@ class Sync:
             head = None if context is None else await shared.known.catch_up(shared.storage, context)
             rows = [] if head is None else shared.known.rows
             flat = self._as_stored(messages, flat, rows)
-            size, goes_on = partial(self._tokens, messages), partial(self._goes_on, messages)
-            found = align(flat, rows, size, goes_on, retract=self._retract)
+            found = await self._align(messages, flat, rows)
             if self._refuse and found.inserted:
                 raise _inserted(flat[found.inserted[0]])
             groups = pair(flat, rows, found, _group)
@@ -80,6 +79,24 @@ class Sync:
                 return await self._append(messages, flat, rows, found, groups, head, result)
             except Overtaken:
                 continue
+
+    async def _align(
+        self, messages: Sequence[Mapping[str, Any]], items: Sequence[Item], rows: Sequence[Row]
+    ) -> Aligned:
+        """Align a list with a log; texts of the log are read only where one may have been cut short."""
+        size, goes_on = partial(self._tokens, messages), partial(self._goes_on, messages)
+        texts: dict[str, str] = {}
+        while True:
+            unread: set[str] = set()
+            is_cut = partial(self._is_cut, messages, texts, unread)
+            found = align(items, rows, size, goes_on, is_cut, retract=self._retract)
+            if not unread:
+                return found
+            ids = sorted(unread)
+            entries = await self._shared.storage.get(ids)
+            texts |= {
+                id: "" if entry is None else entry.content for id, entry in zip(ids, entries, strict=True)
+            }
 
     async def _append(
         self,
@@ -159,6 +176,8 @@ class Sync:
                 items = tuple([item._replace(at=index) for item in items])
             found.append(items)
         self._shared.listed = read
+        for index in _find_repeated_ids(messages):
+            found[index] = tuple([item._replace(key=None) for item in found[index]])
         return found
 
     def _read(self, message: Mapping[str, Any], index: int) -> Iterator[Item]:
@@ -230,6 +249,8 @@ class Sync:
     def _turn(self, messages: Sequence[Mapping[str, Any]], item: Item, keep: foreign.Keep | None) -> Turn:
         turn = _turns(messages[item.at], item.at, keep)[item.turn]
         assert turn is not None
+        if item.key is None:
+            turn.pop("key", None)
         return turn
 
     def _tokens(self, messages: Sequence[Mapping[str, Any]], item: Item) -> int:
@@ -238,6 +259,21 @@ class Sync:
     def _goes_on(self, messages: Sequence[Mapping[str, Any]], item: Item, row: Row) -> bool:
         draft = self._unkept(messages, item)
         return known.goes_on(row, item.role, draft.content, item.calls)
+
+    def _is_cut(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        texts: Mapping[str, str],
+        unread: set[str],
+        item: Item,
+        row: Row,
+    ) -> bool:
+        """Return whether a message is the beginning of another; False for one whose text is unread yet."""
+        if row.id not in texts:
+            unread.add(row.id)
+            return False
+        beginning = self._unkept(messages, item).content.rstrip()
+        return bool(beginning) and texts[row.id].startswith(beginning)
 
     def _unkept(self, messages: Sequence[Mapping[str, Any]], item: Item) -> Draft:
         turn = self._turn(messages, item, _not_yet)
@@ -357,6 +393,16 @@ def _stripped(turn: Turn) -> Turn | None:
     if rest == content:
         return turn
     return {**turn, "content": rest} if rest or turn.get("parts") else None
+
+
+def _find_repeated_ids(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the messages whose provider's id is that of another message of the list, and so names none of them."""
+    places: dict[str, list[int]] = {}
+    for index, message in enumerate(messages):
+        named = message.get("key", message.get("idempotency_key"))
+        if named is None and isinstance(message.get("id"), str):
+            places.setdefault(message["id"], []).append(index)
+    return [index for found in places.values() if len(found) > 1 for index in found]
 
 
 def _check_keys(items: Sequence[Item]) -> None:

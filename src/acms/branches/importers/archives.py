@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import zlib
 from pathlib import PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from acms.branches import limits
 from acms.errors import TooLargeError, ValidationError
 
-__all__ = ["ZIP", "read_archive", "refuse_packed"]
+__all__ = ["ZIP", "Member", "read_archive", "refuse_packed"]
 
 ZIP = b"PK\x03\x04"
 """How an archive begins."""
@@ -24,6 +24,15 @@ _METHODS = (ZIP_STORED, ZIP_DEFLATED)
 """What products pack with. Other methods unpack a few bytes to any size before these can be counted."""
 _PACKED = ((0, b"\x1f\x8b", "gzip"), (257, b"ustar", "tar"), (0, b"BZh", "bzip2"), (0, b"\xfd7zXZ\x00", "xz"))
 _PIECE = 1_048_576
+_SLACK_USERS = ("users.json", "org_users.json")
+_HOLDERS = ("conversations.json of ChatGPT or Claude", "users.json and a folder for each channel of Slack")
+
+
+class Member(NamedTuple):
+    """A file of an archive."""
+
+    path: str
+    data: bytes
 
 
 def refuse_packed(begins: bytes, name: str) -> None:
@@ -35,17 +44,17 @@ def refuse_packed(begins: bytes, name: str) -> None:
             )
 
 
-def read_archive(file: BinaryIO, name: str) -> list[bytes]:
+def read_archive(file: BinaryIO, name: str) -> list[Member]:
     """Return the files of an archive that hold conversations; large exports have several."""
     _count_entries(file, name)
     try:
         with ZipFile(file) as archive:
-            wanted = sorted(filter(_holds_conversations, archive.infolist()), key=lambda one: one.filename)
-            unpacked: list[bytes] = []
+            unpacked: list[Member] = []
             left = limits.IMPORT_BYTES
-            for one in wanted:
-                unpacked.append(_unpack(archive, one, left, name))
-                left -= len(unpacked[-1])
+            for one in _find_conversations(archive.infolist()):
+                data = _unpack(archive, one, left, name)
+                unpacked.append(Member(one.filename, data))
+                left -= len(data)
     except (
         BadZipFile,
         RuntimeError,
@@ -57,13 +66,26 @@ def read_archive(file: BinaryIO, name: str) -> list[bytes]:
     ) as error:
         raise ValidationError(f"is an archive that cannot be read: {error}", field=name) from error
     if not unpacked:
-        raise ValidationError("is an archive without conversations.json", field=name)
+        raise ValidationError("is an archive without conversations", field=name, options=_HOLDERS)
     return unpacked
 
 
-def _holds_conversations(one: ZipInfo) -> bool:
-    path = PurePosixPath(one.filename)
-    return path.name.startswith("conversations") and path.suffix == ".json"
+def _find_conversations(entries: list[ZipInfo]) -> list[ZipInfo]:
+    """Return `conversations*.json` of ChatGPT and Claude, else the channels of Slack with the names of the members."""
+    entries = sorted(entries, key=lambda one: one.filename)
+    paths = [PurePosixPath(one.filename) for one in entries]
+    found = [
+        entry
+        for entry, path in zip(entries, paths, strict=True)
+        if path.name.startswith("conversations") and path.suffix == ".json"
+    ]
+    if found or not any(path.name in _SLACK_USERS and len(path.parts) == 1 for path in paths):
+        return found
+    return [
+        entry
+        for entry, path in zip(entries, paths, strict=True)
+        if path.suffix == ".json" and (len(path.parts) == 2 or path.name in _SLACK_USERS)
+    ]
 
 
 def _unpack(archive: ZipFile, one: ZipInfo, most: int, name: str) -> bytes:

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import cast
 
 from acms.branches import limits
+from acms.branches.importers.conversation import moment
+from acms.branches.importers.source import EXPECTED, LINES, is_object, parse_record
 from acms.branches.importers.turns import admit_turn, count_records, refer_by_hash
 from acms.errors import TooLargeError, ValidationError
 from acms.log import foreign, validation
 from acms.log.foreign import Turn
 from acms.model import Json, Role
 
-__all__ = ["EXPECTED", "LineReader", "moment", "read_chat", "read_lines"]
+__all__ = ["LineReader", "read_chat", "read_lines"]
 
-EXPECTED = (
-    '[{"role": "user", "content": "…"}, …]',
-    '{"messages": [{"role": "user", "content": "…"}, …]}',
-    'JSONL: one {"role": …, "content": …} or one {"messages": […]} a line',
-)
-
-_LINES = (".jsonl", ".ndjson")
 _TIMES = ("created_at", "timestamp", "create_time", "created")
 _DROPPED = frozenset((*_TIMES, "key", "idempotency_key", "privacy", "origin"))
 """Fields of a message in a file that are not what it says, or not the file's to say."""
-_MILLISECONDS = (
-    100_000_000_000  # a number above this counts milliseconds: as seconds it would be the year 5138
-)
 
 
 def read_chat(path: str | Path, *, trust: bool = False) -> Iterator[Turn]:
@@ -58,9 +49,9 @@ def _read_lines(lines: Iterable[str], name: str, trust: bool) -> Iterator[Turn]:
     number, first = next(((number, line) for number, line in numbered if line.strip()), (0, ""))
     if not first:
         raise ValidationError("is empty", field=name, options=EXPECTED)
-    if name.lower().endswith(_LINES) or _is_object(first):
+    if name.lower().endswith(LINES) or is_object(first):
         records = (
-            (f"{name}:{number}", _parse(line, name, number))
+            (f"{name}:{number}", parse_record(line, name, number))
             for number, line in _chain((number, first), numbered)
         )
         items = (item for where, record in records for item in _items(record, where))
@@ -73,7 +64,7 @@ def _read_lines(lines: Iterable[str], name: str, trust: bool) -> Iterator[Turn]:
         if size > limits.IMPORT_BYTES:
             raise TooLargeError(f"has more than {limits.IMPORT_BYTES:,} bytes", field=name)
         pieces.append(line)
-    yield from _read_document(_parse("".join(pieces), name, 1), name, trust=trust)
+    yield from _read_document(parse_record("".join(pieces), name, 1), name, trust=trust)
 
 
 class LineReader:
@@ -86,7 +77,7 @@ class LineReader:
 
     def read(self, line: str, number: int) -> list[Turn]:
         """Return the messages of a line; `ValidationError` names its number."""
-        record = _parse(line, self._name, number)
+        record = parse_record(line, self._name, number)
         items = _items(record, f"{self._name}:{number}")
         return list(_messages(items, self._places, trust=self._trust))
 
@@ -101,31 +92,6 @@ def _decoded(lines: Iterable[str], name: str) -> Iterator[str]:
 def _chain(first: tuple[int, str], rest: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     yield first
     yield from ((number, line) for number, line in rest if line.strip())
-
-
-def _is_object(line: str) -> bool:
-    """Return whether a line is a whole JSON object: then the file is JSONL, or a document on one line."""
-    if not line.lstrip().startswith("{"):
-        return False
-    try:
-        limits.parse_json(line, "line")
-    except (ValueError, TooLargeError):
-        return False  # it is told where it stands when it is parsed
-    return True
-
-
-def _parse(text: str, name: str, number: int) -> Json:
-    try:
-        return limits.parse_json(text, f"{name}:{number}")
-    except json.JSONDecodeError as error:
-        line = number + error.lineno - 1
-        raise ValidationError(
-            f"is not JSON: {error.msg}", field=f"{name}:{line}", options=EXPECTED
-        ) from error
-    except ValueError as error:
-        raise ValidationError(
-            "is not JSON that can be read", field=f"{name}:{number}", options=EXPECTED
-        ) from error
 
 
 # ── formats ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -206,19 +172,3 @@ def _message(message: Mapping[str, Json], trust: bool) -> list[Turn]:
             turn["created_at"] = moment(said)
         found.append(admit_turn(turn, trust=trust))
     return found
-
-
-def moment(said: Json) -> datetime:
-    """Read a time: ISO 8601 (UTC when it names no zone) or seconds or milliseconds since 1970."""
-    if isinstance(said, int | float) and not isinstance(said, bool):
-        try:
-            return datetime.fromtimestamp(said / 1000 if abs(said) > _MILLISECONDS else said, UTC)
-        except (OverflowError, OSError, ValueError) as error:
-            raise ValidationError(f"{said!r} is not a time", field="created_at") from error
-    if not isinstance(said, str):
-        raise ValidationError(f"{said!r} is not a time", field="created_at")
-    try:
-        moment = datetime.fromisoformat(said)
-    except ValueError:
-        return validation.moment(said)
-    return validation.moment(moment if moment.tzinfo else moment.replace(tzinfo=UTC))

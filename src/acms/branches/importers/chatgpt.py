@@ -1,65 +1,57 @@
 """Exports of ChatGPT: `conversations.json`, a list of conversations whose messages form a tree.
 
-`mapping` holds the nodes by id, each with its parent; `current_node` ends the branch that the user sees. Of other
-branches, abandoned edits and answers, nothing is read. Not read either is what the user does not see: what the service
-told the model, results of its own tools that say nothing, hidden messages. Instructions that the user wrote are.
+`mapping` holds the nodes by id, each with its parent; `current_node` ends the branch that the user sees. Other
+branches, abandoned edits and answers, become forks. Not read is what the user does not see: what the service told the
+model, results of its own tools that say nothing, hidden messages. Instructions that the user wrote are.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-from acms.branches.importers.chat import moment
-from acms.branches.importers.conversation import Conversation, mapping, mappings
+from acms.branches.importers.chats import fork_branches
+from acms.branches.importers.conversation import Conversation, make_turn, mapping, mappings
+from acms.branches.importers.shapes import is_object
+from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
 from acms.model import Json, Media, Part, Reasoning
 
-__all__ = ["conversations", "recognise"]
+__all__ = ["SHAPES", "read"]
 
+SHAPES = ((is_object("mapping"),), (is_object("conversations.0.mapping"),))
 _SHOWN = ("execution_output", "tether_quote", "multimodal_text")
 """Kinds of content that a tool shows to the user."""
 _SAYS_NOTHING = ("reasoning_recap", "tether_browsing_display", "model_editable_context")
 
 
-def recognise(document: Json) -> bool:
-    """Return whether a document is such an export."""
-    first = next(iter(_listed(document)), {})
-    return isinstance(first.get("mapping"), dict)
-
-
-def conversations(document: Json) -> Iterator[Conversation]:
+def read(source: Source) -> Iterator[Conversation]:
     """Read the conversations of an export."""
-    for one in _listed(document):
-        id = one.get("conversation_id") or one.get("id")
-        messages = [turn for node in _branch(one) for turn in _turns(mapping(node.get("message")))]
-        yield Conversation(id=str(id), title=str(one.get("title") or ""), messages=messages)
+    for _, value in source.records():
+        for one in mappings(mapping(value).get("conversations")) or [mapping(value)]:
+            yield from _branches(one, source)
 
 
-def _listed(document: Json) -> list[Mapping[str, Json]]:
-    inner = mapping(document).get("conversations")
-    return mappings(inner if inner is not None else document if isinstance(document, list) else [document])
+def _branches(one: Mapping[str, Json], source: Source) -> Iterator[Conversation]:
+    nodes = {id: mapping(node) for id, node in mapping(one.get("mapping")).items()}
+    turns: dict[str, list[Turn]] = {}
+    for id, node in nodes.items():
+        turns[id] = list(_turns(mapping(node.get("message"))))
+        if node.get("message") and not turns[id]:
+            source.skip("messages that the user does not see")
+    parents = {id: node.get("parent") for id, node in nodes.items()}
+    current = str(one.get("current_node") or _newest(nodes))
+    id = str(one.get("conversation_id") or one.get("id"))
+    yield from fork_branches(id, str(one.get("title") or ""), parents, current, turns)
 
 
-def _branch(conversation: Mapping[str, Json]) -> list[Mapping[str, Json]]:
-    """Return the nodes from the root to the current one."""
-    nodes = mapping(conversation.get("mapping"))
-    at: Any = conversation.get("current_node") or _newest(nodes)
-    found: list[Mapping[str, Json]] = []
-    while isinstance(at, str) and at in nodes and len(found) <= len(nodes):
-        found.append(mapping(nodes[at]))
-        at = found[-1].get("parent")
-    return found[::-1]
-
-
-def _newest(nodes: Mapping[str, Json]) -> str | None:
+def _newest(nodes: Mapping[str, Mapping[str, Json]]) -> str | None:
     """Return the newest node without a child, for exports that do not say which one is current."""
-    leaves = [id for id, node in nodes.items() if not mapping(node).get("children")]
+    leaves = [id for id, node in nodes.items() if not node.get("children")]
 
     def time(id: str) -> float:
-        said = mapping(mapping(nodes[id]).get("message")).get("create_time")
-        return said if isinstance(said, int | float) else 0.0
+        created = mapping(nodes[id].get("message")).get("create_time")
+        return created if isinstance(created, int | float) else 0.0
 
     return max(leaves, key=time, default=None)
 
@@ -76,25 +68,21 @@ def _turns(message: Mapping[str, Json]) -> Iterator[Turn]:
     text, parts = _contents(content, metadata)
     if not wanted or kind in _SAYS_NOTHING or not (text.strip() or parts):
         return
-    # a tool's result names no call: it stands as what the assistant shows, under the tool's name
-    turn: Turn = {
-        "role": "assistant" if role == "tool" else "system" if kind == "user_editable_context" else role
-    }
-    turn |= {"content": text, "key": str(message.get("id"))}
-    if parts:
-        turn["parts"] = parts
-    if author.get("name"):
-        turn["actor_id"] = str(author["name"])
-    if message.get("create_time") is not None:
-        turn["created_at"] = moment(message["create_time"])
-    recipient, model = message.get("recipient"), metadata.get("model_slug")
-    more = {
-        "recipient": None if recipient == "all" else recipient,
-        "model": model if role == "assistant" else None,
-    }
-    if any(more.values()):
-        turn["metadata"] = {name: value for name, value in more.items() if value}
-    yield turn
+    speaker = "assistant" if role == "tool" else "system" if kind == "user_editable_context" else str(role)
+    recipient = message.get("recipient")
+    # A tool's result names no call. It becomes an answer of the assistant, under the tool's name.
+    yield make_turn(
+        speaker,
+        text,
+        key=str(message.get("id")),
+        at=message.get("create_time"),
+        parts=parts,
+        actor=author.get("name"),
+        details={
+            "recipient": None if recipient == "all" else recipient,
+            "model": metadata.get("model_slug") if role == "assistant" else None,
+        },
+    )
 
 
 def _contents(content: Mapping[str, Json], metadata: Mapping[str, Json]) -> tuple[str, list[Part]]:

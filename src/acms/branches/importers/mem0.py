@@ -10,41 +10,38 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-from acms.branches.importers.chat import moment
-from acms.branches.importers.conversation import Conversation, mapping, mappings
+from acms.branches.importers.conversation import Conversation, mapping, mappings, moment
+from acms.branches.importers.shapes import has, is_text
+from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
 from acms.model import Json, Role
 
-__all__ = ["conversations", "recognise"]
+__all__ = ["SHAPES", "read"]
 
+SHAPES = tuple((is_text(f"{at}memory"), has(f"{at}id")) for at in ("", "results.0.", "memories.0."))
 _OWNERS = ("user_id", "agent_id", "app_id", "run_id")
 _KEPT = ("agent_id", "app_id", "run_id", "categories", "expiration_date")
 
 
-def recognise(document: Json) -> bool:
-    """Return whether a document is such an export."""
-    first = next(iter(_listed(document)), {})
-    return isinstance(first.get("memory"), str) and "id" in first
-
-
-def conversations(document: Json) -> Iterator[Conversation]:
+def read(source: Source) -> Iterator[Conversation]:
     """Read the memories of an export, those of each owner oldest first."""
     owned: dict[str, list[Turn]] = {}
-    for one in _listed(document):
-        if isinstance(one.get("memory"), str) and one["memory"].strip():
-            owner = next((str(one[name]) for name in _OWNERS if one.get(name)), "mem0")
-            owned.setdefault(owner, []).append(_turn(one))
+    for _, value in source.records():
+        for one in _listed(value):
+            if isinstance(one.get("memory"), str) and one["memory"].strip():
+                owner = next((str(one[name]) for name in _OWNERS if one.get(name)), "mem0")
+                owned.setdefault(owner, []).append(_turn(one))
     first = datetime.min.replace(tzinfo=UTC)
     for owner, turns in owned.items():
         ordered = sorted(turns, key=lambda turn: turn.get("created_at", first))
         yield Conversation(id=owner, messages=ordered)
 
 
-def _listed(document: Json) -> list[Mapping[str, Json]]:
-    inner = next(
-        (mapping(document)[name] for name in ("results", "memories") if name in mapping(document)), document
-    )
-    return mappings(inner)
+def _listed(value: Json) -> list[Mapping[str, Json]]:
+    for name in ("results", "memories"):
+        if name in mapping(value):
+            return mappings(mapping(value)[name])
+    return [mapping(value)]
 
 
 def _turn(memory: Mapping[str, Json]) -> Turn:

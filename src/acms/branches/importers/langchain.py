@@ -1,0 +1,199 @@
+"""Messages of LangChain in JSON, the state of a LangGraph thread, and runs of LangSmith.
+
+A message is `messages_to_dict` (`type`, `data`), `dumpd` (`lc`, `kwargs`), or its fields. Of a state the channel
+`messages` is read; of a list of states the newest. Of the runs of a trace the calls of models are read, and where there
+are none the root run. Each run repeats what was said before it, which is read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from acms.branches.importers.conversation import (
+    Conversation,
+    call,
+    make_turn,
+    mapping,
+    mappings,
+    result,
+    text_of,
+)
+from acms.branches.importers.repeats import Repeats
+from acms.branches.importers.shapes import Field, Shape, any_of, has, is_list, is_object, is_text
+from acms.branches.importers.source import Source
+from acms.branches.importers.trajectories import read_chat_message
+from acms.branches.importers.turns import refer_by_hash
+from acms.log import foreign
+from acms.log.foreign import Turn
+from acms.model import EMPTY, Json
+
+__all__ = ["LANGSMITH", "MESSAGES", "STATE", "read_messages", "read_runs", "read_states"]
+
+_ROLES = {
+    "human": "user", "ai": "assistant", "system": "system", "tool": "tool", "developer": "developer",
+    "HumanMessage": "user", "AIMessage": "assistant", "SystemMessage": "system", "ToolMessage": "tool",
+    "HumanMessageChunk": "user", "AIMessageChunk": "assistant", "ToolMessageChunk": "tool",
+    "function": "tool", "FunctionMessage": "tool",
+}  # fmt: skip
+_CALLS = ("tool_use", "tool_call", "function_call")
+"""Parts of a content that repeat the calls in the form of a vendor."""
+
+
+def _message_shapes(at: str) -> tuple[Shape, ...]:
+    kind = any_of(f"{at}type", *_ROLES)
+    fields: tuple[tuple[Field, ...], ...] = (
+        (kind, is_object(f"{at}data"), has(f"{at}data.content")),
+        (any_of(f"{at}lc", 1), is_list(f"{at}id"), has(f"{at}kwargs.content")),
+        (kind, has(f"{at}content")),
+    )
+    return fields
+
+
+MESSAGES = (*_message_shapes(""), *_message_shapes("messages.0."))
+STATE = ((is_list("values.messages"), has("next")), (is_list("values.messages"), has("config")),
+         (is_list("channel_values.messages"), has("channel_versions")))  # fmt: skip
+LANGSMITH = ((is_text("run_type"), is_object("inputs"), has("id")),)
+
+
+def read_messages(source: Source) -> Iterator[Conversation]:
+    """Read a list of messages, or one message a line."""
+    index = 0
+    for _, value in source.records():
+        record = mapping(value)
+        listed = mappings(record.get("messages")) if "messages" in record else [record]
+        for message in listed:
+            yield Conversation(id=source.stem, messages=_turns(message, f"{index}"))
+            index += 1
+
+
+def read_states(source: Source) -> Iterator[Conversation]:
+    """Read the newest state of each thread."""
+    newest: dict[str, tuple[str, list[Turn]]] = {}
+    for _, value in source.records():
+        state = mapping(value)
+        values = mapping(state.get("values") or state.get("channel_values"))
+        config = mapping(mapping(state.get("config")).get("configurable"))
+        thread = str(
+            config.get("thread_id") or mapping(state.get("metadata")).get("thread_id") or source.stem
+        )
+        time = str(state.get("created_at") or state.get("ts") or "")
+        if thread in newest and newest[thread][0] >= time:
+            source.skip("older states of a thread")
+            continue
+        messages = mappings(values.get("messages"))
+        newest[thread] = time, [turn for n, one in enumerate(messages) for turn in _turns(one, f"{n}")]
+    for thread, (_, turns) in newest.items():
+        yield Conversation(id=thread, messages=turns)
+
+
+# ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _fields(message: Mapping[str, Json]) -> tuple[str, Mapping[str, Json]]:
+    """Return the kind and the fields of a message in any of its forms."""
+    if isinstance(message.get("data"), Mapping):
+        return str(message.get("type")), mapping(message["data"])
+    if message.get("lc") == 1:
+        path = message.get("id")
+        return str(path[-1]) if isinstance(path, list) and path else "", mapping(message.get("kwargs"))
+    return str(message.get("type")), message
+
+
+def _turns(message: Mapping[str, Json], place: str, *, at: Json = None) -> list[Turn]:
+    """Translate a message; the key is its id, or its place where it has none."""
+    if "role" in message and "type" not in message:
+        return read_chat_message(message, key=place, at=at)
+    kind, fields = _fields(message)
+    more = mapping(fields.get("additional_kwargs"))
+    role = _ROLES.get(kind) or str(fields.get("role") or kind)
+    key = str(fields.get("id") or place)
+    if role == "tool":
+        failed = fields.get("status") == "error"
+        id = fields.get("tool_call_id") or f"call_{fields.get('name')}"
+        return [make_turn("tool", key=key, at=at, parts=result(id, fields.get("content"), is_error=failed))]
+    calls = [
+        call(one.get("id"), one.get("name"), one.get("args")) for one in mappings(fields.get("tool_calls"))
+    ]
+    for one in [] if calls else mappings(more.get("tool_calls")):
+        function = mapping(one.get("function"))
+        calls.append(call(one.get("id"), function.get("name"), function.get("arguments")))
+    content: Any = fields.get("content")
+    if isinstance(content, list):
+        content = [one for one in content if not calls or mapping(one).get("type") not in _CALLS]
+    response = mapping(fields.get("response_metadata"))
+    details = {
+        "model": response.get("model_name") or response.get("model"),
+        "usage": fields.get("usage_metadata") or response.get("token_usage"),
+    }
+    actor = fields.get("name") if role == "user" else None
+    base = make_turn(role, key=key, at=at, actor=actor, details=details if role == "assistant" else EMPTY)
+    found = foreign.read({"role": role, "content": content or ""}, keep=refer_by_hash)
+    turns = [
+        {**base, **turn, "key": f"{base['key']}:{n}" if n else base["key"]} for n, turn in enumerate(found)
+    ]
+    if calls:
+        turns[-1]["parts"] = [*turns[-1].get("parts", ()), *calls]
+    return turns
+
+
+# ── LangSmith ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_THREADS = ("thread_id", "session_id", "conversation_id")
+
+
+def read_runs(source: Source) -> Iterator[Conversation]:
+    """Read the runs of each thread or trace in the order of their start."""
+    runs = [mapping(value) for _, value in source.records()]
+    runs.sort(key=lambda run: (str(run.get("start_time")), str(run.get("dotted_order"))))
+    with_models = {run.get("trace_id") for run in runs if run.get("run_type") == "llm"}
+    threads = {run.get("trace_id"): thread for run in runs if (thread := _thread(run))}
+    repeats: dict[str, Repeats] = {}
+    for run in runs:
+        trace = run.get("trace_id") or run.get("id")
+        root = run.get("run_type") != "llm" and not run.get("parent_run_id")
+        if run.get("run_type") != "llm" and not (root and trace not in with_models):
+            source.skip(f"runs of the type {run.get('run_type')}")
+            continue
+        id = str(threads.get(run.get("trace_id")) or trace)
+        told = repeats.setdefault(id, Repeats())
+        turns = told.take_new(_inputs(run) + _outputs(run))
+        if turns:
+            yield Conversation(id=id, messages=turns)
+
+
+def _thread(run: Mapping[str, Json]) -> Json:
+    metadata = mapping(mapping(run.get("extra")).get("metadata"))
+    return next((metadata[name] for name in _THREADS if metadata.get(name)), None)
+
+
+def _inputs(run: Mapping[str, Json]) -> list[Turn]:
+    inputs = mapping(run.get("inputs"))
+    messages = inputs.get("messages")
+    while isinstance(messages, list) and messages and isinstance(messages[0], list):
+        messages = messages[0]
+    if messages is None:
+        text = inputs.get("input") or inputs.get("question") or inputs.get("prompt")
+        return [make_turn("user", text_of(text), key="", at=run.get("start_time"))] if text else []
+    return [turn for one in mappings(messages) for turn in _turns(one, "", at=run.get("start_time"))]
+
+
+def _outputs(run: Mapping[str, Json]) -> list[Turn]:
+    """Translate the answer of a run, in the form of LangChain, of OpenAI or of the traced function."""
+    outputs, at = mapping(run.get("outputs")), run.get("end_time")
+    generations = outputs.get("generations")
+    while isinstance(generations, list) and generations:
+        generations = generations[0]
+    if message := mapping(mapping(generations).get("message")):
+        return _turns(message, "", at=at)
+    if choices := mappings(outputs.get("choices")):
+        answer = mapping(choices[0].get("message"))
+        details = {"model": outputs.get("model"), "usage": outputs.get("usage")}
+        return read_chat_message(answer, key="", at=at, details=details)
+    if messages := mappings(outputs.get("messages")):
+        known = len(mappings(mapping(run.get("inputs")).get("messages")))
+        return [turn for one in messages[known:] for turn in _turns(one, "", at=at)]
+    if outputs.get("role"):
+        return read_chat_message(outputs, key="", at=at)
+    text = outputs.get("output") or outputs.get("answer")
+    return [make_turn("assistant", text_of(text), key="", at=at)] if text else []

@@ -1,0 +1,154 @@
+"""Trajectories of OpenHands: a list of events, or the `history` of an evaluation's output.
+
+An action is a message or a call, an observation is its result. Calls that one answer of the model made become one
+message. Events of the older format have `action` or `observation`, those of the software agent SDK have `kind`. Not
+read are changes of the agent's state and what was recalled for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from acms.branches.importers.conversation import (
+    Conversation,
+    call,
+    make_turn,
+    mapping,
+    mappings,
+    result,
+    text_of,
+)
+from acms.branches.importers.shapes import any_of, has, is_list, is_object, is_text
+from acms.branches.importers.source import Source
+from acms.log.foreign import Turn
+from acms.model import Json
+
+__all__ = ["SHAPES", "read"]
+
+_KINDS = ("MessageEvent", "ActionEvent", "ObservationEvent", "SystemPromptEvent", "AgentErrorEvent")
+SHAPES = (
+    (any_of("source", "user", "agent", "environment"), is_text("action"), is_object("args")),
+    (any_of("source", "user", "agent", "environment"), is_text("observation"), has("content"), has("extras")),
+    (any_of("kind", *_KINDS), has("source"), has("timestamp")),
+    (is_list("history"), has("history.0.source"), has("instance_id")),
+)
+_SILENT = frozenset(
+    ("change_agent_state", "agent_state_changed", "null", "recall", "pause", "resume", "condensation")
+)
+
+
+def read(source: Source) -> Iterator[Conversation]:
+    """Read the conversation of a trajectory, or of each run of an evaluation."""
+    events: list[Turn] = []
+    for number, (_, value) in enumerate(source.records()):
+        record = mapping(value)
+        if isinstance(record.get("history"), list):
+            run = f"{source.stem}-{record.get('instance_id', number)}"
+            yield Conversation(id=run, messages=_join(mappings(record["history"]), source))
+        else:
+            events += [turn for turn in [_turn(record, f"{number}", source)] if turn is not None]
+    if events:
+        yield Conversation(id=source.stem, messages=_merge(events))
+
+
+def _join(events: list[Mapping[str, Json]], source: Source) -> list[Turn]:
+    turns = [_turn(event, f"{number}", source) for number, event in enumerate(events)]
+    return _merge([turn for turn in turns if turn is not None])
+
+
+def _merge(turns: list[Turn]) -> list[Turn]:
+    """Join the calls that one answer of the model made, and put their results behind them."""
+    merged: list[Turn] = []
+    by_answer: dict[str, Turn] = {}
+    for turn in turns:
+        answer = turn.pop("answer", None)
+        first = by_answer.get(answer) if answer else None
+        if first is None:
+            merged.append(turn)
+            if answer:
+                by_answer[answer] = turn
+        else:
+            first["parts"] = [*first["parts"], *turn["parts"]]
+    return merged
+
+
+def _turn(event: Mapping[str, Json], place: str, source: Source) -> Turn | None:
+    """Translate an event, or return None for one that is no part of the conversation."""
+    key, at = str(event.get("id", place)), event.get("timestamp")
+    kind = str(event.get("kind") or event.get("action") or event.get("observation"))
+    if kind in _SILENT:
+        source.skip(f"events of the type {kind}")
+        return None
+    turn = _sdk_turn(event, key, at) if "kind" in event else _classic_turn(event, key, at)
+    if turn is None:
+        source.skip(f"events of the type {kind}")
+    return turn
+
+
+# ── OpenHands up to 1.0 ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _classic_turn(event: Mapping[str, Json], key: str, at: Json) -> Turn | None:
+    args, metadata = mapping(event.get("args")), mapping(event.get("tool_call_metadata"))
+    if "observation" in event:
+        id = metadata.get("tool_call_id") or f"event-{event.get('cause')}"
+        failed = event["observation"] == "error"
+        return make_turn("tool", key=key, at=at, parts=result(id, event.get("content"), is_error=failed))
+    if event.get("action") == "system":
+        return make_turn("system", text_of(args.get("content")), key=key, at=at)
+    if event.get("source") == "user":
+        return make_turn("user", text_of(args.get("content") or event.get("message")), key=key, at=at)
+    response = mapping(metadata.get("model_response"))
+    details = {"model": response.get("model"), "usage": response.get("usage")}
+    if event.get("action") in ("message", "finish") and not metadata:
+        text = text_of(args.get("content") or args.get("final_thought") or args.get("thought"))
+        return make_turn("assistant", text, key=key, at=at, details=details)
+    id = metadata.get("tool_call_id") or f"event-{event.get('id')}"
+    name = metadata.get("function_name") or event.get("action")
+    made = call(id, name, _arguments(response, id) or _own_arguments(args))
+    turn = make_turn("assistant", text_of(args.get("thought")), key=key, at=at, parts=[made], details=details)
+    return {**turn, "answer": response.get("id")}
+
+
+def _arguments(response: Mapping[str, Json], id: Json) -> Json:
+    """Return the arguments of a call as the model wrote them."""
+    for choice in mappings(response.get("choices")):
+        for one in mappings(mapping(choice.get("message")).get("tool_calls")):
+            if one.get("id") == id:
+                return mapping(one.get("function")).get("arguments")
+    return None
+
+
+def _own_arguments(args: Mapping[str, Json]) -> Json:
+    return {name: value for name, value in args.items() if name != "thought" and value not in (None, "")}
+
+
+# ── the software agent SDK ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _sdk_turn(event: Mapping[str, Json], key: str, at: Json) -> Turn | None:
+    match event.get("kind"):
+        case "SystemPromptEvent":
+            return make_turn("system", text_of([dict(mapping(event.get("system_prompt")))]), key=key, at=at)
+        case "MessageEvent":
+            message = mapping(event.get("llm_message"))
+            role = str(message.get("role") or "user")
+            return make_turn(role, text_of(message.get("content")), key=key, at=at)
+        case "ActionEvent":
+            made = mapping(event.get("tool_call"))
+            arguments = made.get("arguments") or mapping(made.get("function")).get("arguments")
+            parts = [
+                call(event.get("tool_call_id"), event.get("tool_name"), arguments or event.get("action"))
+            ]
+            turn = make_turn("assistant", text_of(event.get("thought")), key=key, at=at, parts=parts)
+            return {**turn, "answer": event.get("llm_response_id")}
+        case "ObservationEvent":
+            seen = mapping(event.get("observation"))
+            output = seen.get("content") or seen.get("output") or dict(seen)
+            answer = result(event.get("tool_call_id"), output, is_error=seen.get("is_error") is True)
+            return make_turn("tool", key=key, at=at, parts=answer)
+        case "AgentErrorEvent":
+            answer = result(event.get("tool_call_id"), event.get("error"), is_error=True)
+            return make_turn("tool", key=key, at=at, parts=answer)
+        case _:
+            return None

@@ -1,0 +1,97 @@
+"""The fields by which a format is known, and how near a file comes to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from acms.model import Json
+
+__all__ = ["Field", "Misfit", "Shape", "any_of", "find_misfit", "has", "is_list", "is_object", "is_text"]
+
+
+class Field(NamedTuple):
+    """A field that a record of a format has."""
+
+    #: Names joined by dots; a number is an index of a list.
+    path: str
+    fits: Callable[[Json], bool]
+    wanted: str
+
+
+Shape: TypeAlias = tuple[Field, ...]
+"""Fields that a record has together, the most telling one first."""
+
+
+def has(path: str) -> Field:
+    """Return a field that is not null."""
+    return Field(path, _is_given, "a value")
+
+
+def any_of(path: str, *values: Json) -> Field:
+    """Return a field with one of some values."""
+    return Field(path, values.__contains__, " or ".join(f'"{one}"' for one in values))
+
+
+def is_text(path: str) -> Field:
+    """Return a field with a text."""
+    return Field(path, partial(_is_a, str), "a text")
+
+
+def is_list(path: str) -> Field:
+    """Return a field with a list."""
+    return Field(path, partial(_is_a, list), "a list")
+
+
+def is_object(path: str) -> Field:
+    """Return a field with an object."""
+    return Field(path, partial(_is_a, dict), "an object")
+
+
+def _is_given(value: Json) -> bool:
+    return value is not None
+
+
+def _is_a(kind: type, value: Json) -> bool:
+    return isinstance(value, kind)
+
+
+class Misfit(NamedTuple):
+    """The first field of a shape that a file lacks."""
+
+    #: Fields before it that the file has, and all of the shape.
+    fitting: int
+    total: int
+    message: str
+
+
+def find_misfit(shape: Shape, samples: Iterable[Json]) -> Misfit | None:
+    """Return what keeps the best of some samples from having a shape, or None if one has it."""
+    best = Misfit(-1, len(shape), "")
+    for sample in samples:
+        misfit = _misfit(shape, sample)
+        if misfit is None:
+            return None
+        best = max(best, misfit, key=lambda one: one.fitting)
+    return best
+
+
+def _misfit(shape: Shape, sample: Json) -> Misfit | None:
+    for fitting, field in enumerate(shape):
+        value = _look_up(sample, field.path.split("."))
+        if not field.fits(value):
+            problem = "is missing" if value is None else f"is not {field.wanted}"
+            return Misfit(fitting, len(shape), f'"{field.path}" {problem}')
+    return None
+
+
+def _look_up(value: Json, path: Sequence[str]) -> Json:
+    for step in path:
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return None
+    return value

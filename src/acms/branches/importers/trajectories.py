@@ -1,0 +1,144 @@
+"""Trajectories of benchmarks: SWE-agent and mini-SWE-agent (`.traj`), tau-bench and tau2-bench (`.json`).
+
+Their messages are those of Chat Completions with fields of their own, which are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from acms.branches.importers.conversation import Conversation, make_turn, mapping, mappings, text_of
+from acms.branches.importers.shapes import has, is_list, is_object, is_text
+from acms.branches.importers.source import Source
+from acms.branches.importers.turns import refer_by_hash
+from acms.errors import ValidationError
+from acms.log import foreign
+from acms.log.foreign import Turn
+from acms.model import EMPTY, Json, Origin
+
+__all__ = ["SWE_AGENT", "TAU_BENCH", "read_chat_message", "read_swe_agent", "read_tau_bench"]
+
+SWE_AGENT = (
+    (is_list("history"), is_list("trajectory")),
+    (is_list("trajectory"), is_text("trajectory.0.observation"), has("trajectory.0.response")),
+    (is_text("trajectory_format"), is_list("messages")),
+)
+TAU_BENCH = (
+    (has("task_id"), is_list("traj")),
+    (is_list("simulations"), has("simulations.0.task_id"), is_list("simulations.0.messages")),
+    (has("task_id"), is_list("messages"), is_object("reward_info")),
+)
+_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "refusal", "function_call")
+
+
+def read_chat_message(
+    message: Mapping[str, Json], *, key: str, at: Json = None, details: Mapping[str, Json] = EMPTY
+) -> list[Turn]:
+    """Translate a message of Chat Completions; fields that it has besides are left out."""
+    given: dict[str, Any] = {name: message[name] for name in _FIELDS if message.get(name) is not None}
+    given.setdefault("content", "")
+    if given.get("role") == "tool":
+        given.pop("name", None)
+    base = make_turn(str(given["role"]), key=key, at=at, details=details)
+    turns: list[Turn] = []
+    for number, turn in enumerate(foreign.read(given, keep=refer_by_hash)):
+        merged = {**base, **turn}
+        merged["key"] = f"{base['key']}:{number}" if number else base["key"]
+        turns.append(merged)
+    return turns
+
+
+# ── SWE-agent ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_swe_agent(source: Source) -> Iterator[Conversation]:
+    """Read each run of a file."""
+    for number, (_, value) in enumerate(source.records()):
+        run = mapping(value)
+        id = f"{source.stem}-{number}" if number else source.stem
+        info = mapping(run.get("info"))
+        listed = mappings(run.get("history")) or mappings(run.get("messages")) or _steps(run)
+        model = _model_of(run, info)
+        turns: list[Turn] = []
+        for index, message in enumerate(listed):
+            if message.get("is_demo"):
+                source.skip("demonstrations")
+                continue
+            turns += _swe_agent_turns(message, f"{index}", model)
+        yield Conversation(id=id, messages=turns)
+
+
+def _model_of(run: Mapping[str, Json], info: Mapping[str, Json]) -> Json:
+    config = mapping(info.get("config"))
+    return mapping(config.get("model")).get("model_name") or info.get("model_name") or run.get("model")
+
+
+def _steps(run: Mapping[str, Json]) -> list[Mapping[str, Json]]:
+    """Return the steps of a file without a history as messages."""
+    found: list[Mapping[str, Json]] = []
+    for step in mappings(run.get("trajectory")):
+        found.append({"role": "assistant", "content": step.get("response")})
+        found.append({"role": "user", "content": step.get("observation"), "message_type": "observation"})
+    return found
+
+
+def _swe_agent_turns(message: Mapping[str, Json], key: str, model: Json) -> list[Turn]:
+    calls = message.get("tool_call_ids")
+    if message.get("role") == "tool" and isinstance(calls, list) and calls:
+        message = {**message, "tool_call_id": calls[0]}
+    assistant = message.get("role") == "assistant"
+    turns = read_chat_message(
+        message, key=key, at=_time(message), details={"model": model if assistant else None}
+    )
+    if message.get("message_type") == "observation" and message.get("role") == "user":
+        for turn in turns:
+            turn["origin"] = Origin.TOOL.value
+    return turns
+
+
+def _time(message: Mapping[str, Json]) -> Json:
+    return message.get("timestamp") or mapping(message.get("extra")).get("timestamp")
+
+
+# ── tau-bench ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_tau_bench(source: Source) -> Iterator[Conversation]:
+    """Read each simulation of a file."""
+    for run in _runs([value for _, value in source.records()]):
+        trial = run.get("trial")
+        id = f"{source.stem}-{run.get('task_id')}" + ("" if trial is None else f"-{trial}")
+        turns: list[Turn] = []
+        for number, message in enumerate(mappings(run.get("traj")) or mappings(run.get("messages"))):
+            turns += _tau_turns(message, f"{number}", source)
+        yield Conversation(id=id, messages=turns)
+
+
+def _runs(values: list[Json]) -> Iterator[Mapping[str, Json]]:
+    for value in values:
+        if isinstance(value, list):
+            yield from _runs(value)
+        elif "simulations" in mapping(value):
+            yield from mappings(mapping(value)["simulations"])
+        else:
+            yield mapping(value)
+
+
+def _tau_turns(message: Mapping[str, Json], key: str, source: Source) -> list[Turn]:
+    """Translate a message; what the simulated user does with tools of its own is not part of the conversation."""
+    role = message.get("role")
+    if message.get("requestor") == "user" or (role == "user" and message.get("tool_calls")):
+        source.skip("tool use of the simulated user")
+        return []
+    if role == "tool" and isinstance(message.get("tool_messages"), list):
+        found = [
+            _tau_turns(one, f"{key}:{n}", source) for n, one in enumerate(mappings(message["tool_messages"]))
+        ]
+        return [turn for turns in found for turn in turns]
+    if role == "tool" and "tool_call_id" not in message:
+        if not message.get("id"):
+            raise ValidationError("is an answer that names no call", field=f"{source.name}: {key}")
+        message = {**message, "tool_call_id": message["id"], "content": text_of(message.get("content"))}
+    details = {"usage": message.get("usage") if role == "assistant" else None}
+    return read_chat_message(message, key=key, at=message.get("timestamp"), details=details)
