@@ -498,7 +498,10 @@ async def test_a_fact_that_was_written_after_the_later_statement_names_it(storag
     """Both were said before a reflection read them, and it has seen that only one of them says something."""
     async with session_on(storage, reflector=OfflineReflector()) as session:
         chatter = TONGUES["en"].chatter
-        for text in ("My phone number is 555-0142.", "got a new phone number with the SIM, 555-0199"):
+        for text in (
+            "Decision: my phone number is 555-0142.",
+            "got a new phone number with the SIM, 555-0199",
+        ):
             await fill(session, *chatter, text, *chatter, close=True)
         await session.wait_pending()
         await fill(session, "🙂")
