@@ -215,9 +215,7 @@ async def test_facts_and_what_other_sessions_said_are_quoted_too() -> None:
             )
             await session.close_episode("manual")
             await session.wait_pending()
-        prompt = Prompt(codec).recall(
-            one, "Which is our database?", tokens=200, scope="namespace"
-        )
+        prompt = Prompt(codec).recall(one, "Which is our database?", tokens=200, scope="namespace")
         rendered = await prompt.render()
         manifest = await again(rendered, one, codec)
         kinds = {(id[0], id.split("_")[1]) for id in manifest.entries}

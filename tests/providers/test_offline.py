@@ -240,6 +240,7 @@ async def test_a_later_line_supersedes_the_one_it_corrects(older: str, newer: st
         ("Decision: we host on Heroku.", "Decision: our docs moved to Netlify."),
         ("Constraint: releases only on Mondays.", "Constraint: hotfixes only on Thursdays."),
         ("Constraint: server 1 has 4 GB.", "Constraint: server 2 has 4 GB."),
+        ("Goal: ship milestone 1.", "Goal: ship milestone 2."),
         ("Constraint: invoices stay 10 years.", "Constraint: contracts stay 5 years."),
         ("Constraint: uploads are at most 5 MB.", "Constraint: downloads are at most 50 MB."),
     ],

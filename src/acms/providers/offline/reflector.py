@@ -345,6 +345,8 @@ def _renews(newer: str, older: str) -> bool:
     tail = pairs[first:]
     if first < 2 or not 1 <= len(tail) <= TAIL:
         return False
+    if all(word.isdecimal() for word in tail[-1]):
+        return False  # "milestone 2" names another thing than "milestone 1"
     differing = [word for new, old in tail if new != old for word in (new, old)]
     shared = [new for new, old in tail if new == old]
     return all(map(_is_value, differing)) and not any(map(_is_value, shared))
