@@ -14,7 +14,7 @@ from acms.providers import OfflineReflector
 
 async def main(url: str = "memory://") -> None:
     async with ACMS("user_123", open_storage(url), reflector=OfflineReflector()) as session:
-        for said in ("The deadline is March 15.", "The deadline is March 20."):
+        for said in ("Constraint: the deadline is March 15.", "Constraint: the deadline is March 20."):
             await session.ingest("user", said)
             await session.ingest("assistant", "Noted.")
             await session.close_episode()

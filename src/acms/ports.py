@@ -45,7 +45,7 @@ from acms.model import (
     SessionHead,
     State,
 )
-from acms.prompt_types import SEPARATOR, CacheMark, Count, PromptMessage, Tool, Usage, paragraph
+from acms.prompt_types import SEPARATOR, CacheMark, Count, Exactness, PromptMessage, Tool, Usage, paragraph
 from acms.results import SessionPage
 
 if TYPE_CHECKING:
@@ -92,6 +92,17 @@ class TokenCounter(Protocol):
 
     def count(self, text: str) -> int:
         """Return the number of tokens of `text`; 0 for an empty text, never negative."""
+        ...
+
+
+class RequestCounter(Protocol):
+    """Counts the tokens of a whole request as the model's server does."""
+
+    #: What its counts are: `SERVER`, or `EXACT` for the model's own tokenizer and chat template.
+    exactness: Exactness
+
+    async def count_request(self, payload: Mapping[str, Json], *, model: str) -> int:
+        """Return the tokens of a request that a codec rendered; an `ACMSError` when it cannot be counted."""
         ...
 
 
@@ -225,6 +236,8 @@ class Codec(Protocol):
     Counts add up: the raw tokens of a payload are `base(tools)` and the `cost` of every message, or fewer where a
     message had to be mapped or takes in the tools. `limit` says how many raw tokens a budget allows for certain. Safe
     to use from several threads.
+
+    A codec may have `async def count_request(payload) -> Count`: the final count of a payload then comes from there.
     """
 
     #: Format and model, as "openai-chat" and "gpt-5".
@@ -287,8 +300,8 @@ class Codec(Protocol):
         """Count a payload from scratch."""
         ...
 
-    def limit(self, budget: int) -> int:
-        """Return the most raw tokens whose upper bound is within a budget."""
+    def limit(self, budget: int, tools: int = 0) -> int:
+        """Return the most raw tokens, of which so many are tools, whose upper bound is within a budget."""
         ...
 
     def cached(self, tokens: int) -> int:
@@ -310,8 +323,8 @@ class Codec(Protocol):
         """
         ...
 
-    def observe(self, tokens: int, usage: Usage) -> None:
-        """Learn from a request of so many raw tokens how far counts can be relied on."""
+    def observe(self, count: Count, usage: Usage) -> None:
+        """Learn from what the provider reported for a request how far its count can be relied on."""
         ...
 
 

@@ -79,6 +79,10 @@ class Exactness(StrEnum):
     CALIBRATED = "calibrated"
     #: So many tokens for each byte of the payload, which relies on no measure of the text.
     BYTES = "bytes"
+    #: Counted by the server that receives the request. Providers call their counts estimates.
+    SERVER = "server"
+    #: The vocabulary is unknown and nothing was reported yet: usually enough, but no bound.
+    ESTIMATE = "estimate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,8 @@ class Count:
     exactness: Exactness
     #: What a budget is compared with; equals `tokens` when exact.
     upper_bound: int
+    #: Tokens of the tools, which `tokens` include; always by the codec's own counter.
+    tools: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -203,7 +203,7 @@ def test_a_session_may_be_called_like_a_word() -> None:
 
 # ── reflect ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-PLAIN = ["The deadline is March 15.", "We use PostgreSQL for the orders service."]
+PLAIN = ["Constraint: the deadline is March 15.", "Decision: we use PostgreSQL for the orders service."]
 
 
 def test_reflect_and_wait_finds_facts_without_a_model() -> None:

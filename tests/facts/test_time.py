@@ -144,10 +144,10 @@ async def test_nothing_that_is_over_is_shown_as_if_it_were_so(url: str) -> None:
 async def test_what_was_said_is_resolved_from_when_it_was_said() -> None:
     async with ACMS("user", open_storage("memory://"), None, reflector=OfflineReflector()) as session:
         for text in (
-            "The deadline is next Friday.",
+            "Decision: the deadline is next Friday.",
             "Decision: our database is MySQL until the end of June.",
-            "We use Redis for caching until 2027.",
-            "The owner is Ada.",
+            "Decision: we use Redis for caching until 2027.",
+            "Decision: the owner is Ada.",
         ):
             await session.ingest("user", text, created_at=BASE)
         await session.close_episode()

@@ -485,7 +485,7 @@ def test_the_error_asks_for_a_budget_that_is_enough() -> None:
     class Careful(Toy):
         """A bound with a margin of a quarter."""
 
-        def limit(self, budget: int) -> int:
+        def limit(self, budget: int, tools: int = 0) -> int:
             return budget * 4 // 5
 
     codec, tree = Careful(), prompt(unit(words(70)))

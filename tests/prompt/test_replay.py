@@ -207,22 +207,21 @@ async def test_facts_and_what_other_sessions_said_are_quoted_too() -> None:
     ):
         for session in (one, two):
             await session.ingest(
-                "user", f"The orders service of {session.session_id} uses MySQL. I live in Berlin."
+                "user",
+                f"Decision: our database is MySQL.\nThe orders service of {session.session_id} is old.",
             )
             await session.ingest(
-                "user", "Correction: I live in Munich now. The rest of what I said still holds."
+                "user", "Decision: our database is MariaDB.\nThe rest of what I said still holds."
             )
             await session.close_episode("manual")
             await session.wait_pending()
-        prompt = Prompt(codec).recall(
-            one, "Where do I live, and which database?", tokens=200, scope="namespace"
-        )
+        prompt = Prompt(codec).recall(one, "Which is our database?", tokens=200, scope="namespace")
         rendered = await prompt.render()
         manifest = await again(rendered, one, codec)
         kinds = {(id[0], id.split("_")[1]) for id in manifest.entries}
         assert {kind for kind, _ in kinds} == {"f", "m"}
         assert len({context for _, context in kinds}) >= 2
-        assert not {"Munich", "Berlin", "MySQL"} & set(re.findall(r"\w+", texts(manifest)))
+        assert not {"MariaDB", "MySQL"} & set(re.findall(r"\w+", texts(manifest)))
         assert {rendered.ledger.why(id).rule for id in manifest.entries} == {"recall"}
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
-from acms.prompt_types import CacheMark, PromptMessage, Tool
+from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool
 from acms.providers.tokens import default_counter
 from acms.text.chat_messages import passage
 
@@ -265,3 +265,8 @@ def marks(messages: int) -> st.SearchStrategy[list[CacheMark]]:
         ),
         max_size=6,
     )
+
+
+def counted(tokens: int, tools: int = 0) -> Count:
+    """Return a count that a report can be compared with."""
+    return Count(tokens=tokens, exactness=Exactness.CALIBRATED, upper_bound=tokens, tools=tools)

@@ -225,6 +225,8 @@ class ModelServer:
             return await self._vectors(call.body, behave)
         if call.path.endswith("/rerank"):
             return self._reranked(call.body, behave)
+        if (tokens := _count_request(call)) is not None:
+            return tokens
         text = self.say(call.body) + (f" {call.key}" if behave.echo else "")
         if call.path.endswith("/chat/completions"):
             choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
@@ -270,3 +272,28 @@ class ModelServer:
             rows.reverse()
         usage = {"prompt_tokens": len(texts), "total_tokens": len(texts)}
         return {"object": "list", "model": body["model"], "data": rows, "usage": usage}
+
+
+def _count_request(call: Call) -> Any:
+    """Count words as the tokens of a request, in the form of the API that was asked; None for another route."""
+    body = call.body
+    if call.path.endswith("/apply-template"):
+        return {"prompt": _template(body)}
+    if call.path.endswith("/tokenize"):
+        words = (body["content"] if "content" in body else _template(body)).split()
+        return {"tokens": list(range(len(words)))} if "content" in body else {"count": len(words)}
+    if call.path.endswith("/messages/count_tokens"):
+        return {"input_tokens": len(_words(body))}
+    if call.path.endswith(":countTokens"):
+        return {"totalTokens": len(_words(body["generateContentRequest"]))}
+    return None
+
+
+def _template(body: Mapping[str, Any]) -> str:
+    tools = [f"<tool> {json.dumps(tool)} </tool>" for tool in body.get("tools", ())]
+    messages = [f"<start> {one['role']} {one['content']} <end>" for one in body["messages"]]
+    return " ".join([*tools, *messages, "<start> assistant"])
+
+
+def _words(body: Any) -> list[str]:
+    return json.dumps(body, ensure_ascii=False).split()

@@ -20,6 +20,7 @@ from acms.providers.codecs.anthropic_blocks import Sizes
 from acms.providers.codecs.calibration import ADDED, Calibration
 from acms.providers.tokens import default_counter
 from acms.text.chat_messages import NO_RESULT
+from tests.providers.prompts import counted
 
 from .prompts import conversations, wild
 
@@ -623,7 +624,7 @@ def test_a_bound_by_bytes_relies_on_no_tokenizer() -> None:
     assert count.exactness is Exactness.BYTES
     assert count.tokens == count.upper_bound >= 600
     assert codec.limit(1_000) == 1_000
-    codec.observe(1_000, Usage(input_tokens=5_000))
+    codec.observe(counted(1_000), Usage(input_tokens=5_000))
     assert codec.calibration.state() == Calibration(1).state()
 
 
@@ -631,10 +632,12 @@ def test_reports_bring_the_bound_to_what_the_provider_counts() -> None:
     codec = AnthropicMessages("claude-opus-5", margin=0)
     assert codec.limit(24_000) == (24_000 - ADDED) // 2.4
     for _ in range(codec.calibration.needed):
-        codec.observe(10_000, codec.usage({"input_tokens": 2_000, "cache_read_input_tokens": 13_000}))
+        codec.observe(
+            counted(10_000), codec.usage({"input_tokens": 2_000, "cache_read_input_tokens": 13_000})
+        )
     assert codec.limit(24_000) == (24_000 - ADDED) // 1.5
     assert codec.limit(2_400) < 1_000
-    codec.observe(10_000, Usage(input_tokens=0))
+    codec.observe(counted(10_000), Usage(input_tokens=0))
     assert codec.limit(24_000) == (24_000 - ADDED) // 1.5
     shared = AnthropicMessages("claude-opus-5", calibration=codec.calibration)
     assert shared.limit(24_000) == codec.limit(24_000)

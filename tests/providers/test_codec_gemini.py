@@ -18,6 +18,7 @@ from acms.prompt_types import PromptMessage, Usage
 from acms.providers.codecs.anthropic_turns import FOREIGN
 from acms.providers.tokens import default_counter
 from tests.providers import validators
+from tests.providers.prompts import counted
 
 CODEC = Gemini("gemini-3-pro")
 CONTENTS: list[dict[str, Any]] = [
@@ -227,7 +228,7 @@ async def test_counts_begin_with_an_estimate_and_learn() -> None:
     assert codec.counter.count("4711") == 4
     assert codec.counter.count("on 2026-11-26 at 9") == default_counter().count("on 2026-11-26 at 9") + 4
     for _ in range(100):
-        codec.observe(8_000, codec.usage({"usageMetadata": {"promptTokenCount": 8_800}}))
+        codec.observe(counted(8_000), codec.usage({"usageMetadata": {"promptTokenCount": 8_800}}))
     assert 8_500 < codec.limit(10_000) < 9_100
     with pytest.raises(ValidationError, match="prompt token count"):
         codec.usage({"input_tokens": 3})
@@ -235,8 +236,8 @@ async def test_counts_begin_with_an_estimate_and_learn() -> None:
         with pytest.raises(ValidationError, match="number of tokens"):
             codec.usage({"usageMetadata": {"promptTokenCount": told}})
     learnt = codec.calibration.state()
-    codec.observe(0, Usage(input_tokens=10))
-    codec.observe(10, Usage(input_tokens=0))
+    codec.observe(counted(0), Usage(input_tokens=10))
+    codec.observe(counted(10), Usage(input_tokens=0))
     assert codec.calibration.state() == learnt
     assert (codec.cached(4_095), codec.cached(5_000)) == (0, 5_000)
     assert CODEC.rates == CacheRates(cached=0.1, write=1.0, long=1.0)

@@ -1,4 +1,4 @@
-"""The offline reflector: marked lines, a few shapes of plain sentences, what takes whose place, and silence."""
+"""The offline reflector: marked lines, what supersedes what, and silence."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_decision_corrected_among_forty_messages_is_the_only_one_in_forc
 
 async def test_it_is_a_reflector_with_a_name() -> None:
     reflector: Reflector = OfflineReflector()
-    assert OfflineReflector.model == "offline4"
+    assert OfflineReflector.model == "offline5"
     assert reflector is not None
 
 
@@ -157,71 +157,96 @@ async def test_a_marked_line_has_the_address_that_it_names(
     assert (found.attribute, found.value, found.cardinality) == (attribute, value, cardinality)
 
 
-# ── plain sentences ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("text", "subject", "attribute", "value"),
-    [
-        ("My name is Ada Byron.", "user", "name", "Ada Byron"),
-        ("Mein Name ist Jonas.", "user", "Name", "Jonas"),
-        ("Our database is PostgreSQL 18!", "project", "database", "PostgreSQL 18"),
-        ("Fine. The deadline is March 15.", "project", "deadline", "March 15"),
-        ("The budget is $40,000.", "project", "budget", "$40,000"),
-        ("We use Redis for caching.", "project", "caching", "Redis"),
-        ("We use KeyDB as the cache.", "project", "cache", "KeyDB"),
-        ("I live in Porto.", "user", "live in", "Porto"),
-        ("I'm allergic to nuts.", "user", "allergic to", "nuts"),
-    ],
-)
-async def test_a_plain_sentence_of_a_known_shape_is_a_fact(
-    text: str, subject: str, attribute: str, value: str
-) -> None:
-    (found,) = await reflect([text])
-    assert (found.subject, found.attribute, found.value) == (subject, attribute, value)
-    assert (found.fact_type, found.confidence) == ("fact", 0.8)
-
-
-async def test_people_are_named_when_they_have_names() -> None:
-    (found,) = await reflect([turn(1, "I live in Porto.", speaker="ines")])
-    assert (found.subject, found.content) == ("ines", "ines: I live in Porto.")
+# ── unmarked sentences ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "My colleague uses MySQL.",
-        "My colleague's database is MySQL.",
+        "My name is Ada Byron.",
+        "The budget is $40,000.",
+        "We use Redis for caching.",
+        "I live in Porto.",
         "If we used Redis for caching, it would be faster.",
-        "If our database is PostgreSQL, so be it.",
-        "We could use Redis for caching.",
-        "Maybe the database is PostgreSQL.",
-        "The database might be PostgreSQL.",
-        "The database is maybe PostgreSQL.",
-        "The database was PostgreSQL.",
-        "We used to use Redis for caching.",
-        "We don't use Redis for caching.",
-        "We decided against Redis for caching.",
-        "The database is not PostgreSQL.",
-        "Is the database PostgreSQL?",
-        "The database is PostgreSQL?",
         "He said the database is PostgreSQL.",
-        "The database is PostgreSQL if the vendor agrees.",
-        "What I like is Redis.",
-        "The one he wants is Redis.",
-        "The weather is lovely.",
-        "> The database is PostgreSQL.",
-        "```\nThe database is PostgreSQL.\n```",
         "We are switching from Flask to FastAPI.",
-        f"The database is PostgreSQL.{LONG}",
+        "```\nDecision: the database is PostgreSQL.\n```",
     ],
 )
-async def test_what_is_not_plainly_said_is_no_fact(text: str) -> None:
+async def test_what_is_not_marked_is_no_fact(text: str) -> None:
     assert await reflect([text]) == []
 
 
-async def test_an_assistant_states_nothing_plainly() -> None:
-    assert await reflect([turn(1, "The database is PostgreSQL.", Origin.ASSISTANT)]) == []
+# ── corrections in a session ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def facts_after(*lines: str) -> list[str]:
+    """Return the facts in force after each line was said in an episode of its own."""
+    async with ACMS("s", MemoryStorage(), None, reflector=OfflineReflector()) as session:
+        for line in lines:
+            await session.ingest("user", line)
+            await session.ingest("assistant", "Can you elaborate on that?")
+            await session.close_episode()
+            await session.wait_pending()
+        return [one.content for one in await session.facts()]
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("Decision: we host on Heroku.", "Decision: hosting moves to Hetzner."),
+        ("Decision: we host on Heroku.", "Decision: Hetzner takes over from Heroku."),
+        ("Decision: the API is REST.", "Decision: forget REST, the API speaks gRPC."),
+        ("Decision: the API is REST.", "Decision: the API will be GraphQL."),
+        ("Decision: auth is done with JWT tokens.", "Decision: session cookies replace JWT for auth."),
+        ("Constraint: releases only on Mondays.", "Constraint: releases only on Thursdays."),
+        ("Constraint: invoices stay 10 years.", "Constraint: invoices stay 12 years."),
+        (
+            "Decision: Use Flask as the API framework",
+            "Decision: Actually, we're switching from Flask to FastAPI for async support.",
+        ),
+        (
+            "Decision: We'll use Flask because the team knows it.",
+            "Decision: actually, we are switching the API framework from Flask to FastAPI for async support",
+        ),
+        (
+            "Decision: Use JWT tokens for auth.",
+            "Decision: We're switching to session cookies, JWT was too complex.",
+        ),
+    ],
+)
+async def test_a_later_line_supersedes_the_one_it_corrects(older: str, newer: str) -> None:
+    assert await facts_after(older, newer) == [newer.split(": ", 1)[1]]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        # Of somebody else.
+        ("Decision: we host on Heroku.", "Decision: the client hosts on Hetzner."),
+        ("Decision: the API is REST.", "Decision: the partner's API is SOAP."),
+        ("Decision: Ana owns billing.", "Decision: Ben owns search."),
+        # Only thought of, or rejected.
+        ("Decision: we host on Heroku.", "Decision: if prices rise, we move to Hetzner."),
+        ("Decision: the API is REST.", "Decision: the API might be GraphQL one day."),
+        ("Decision: we host on Heroku.", "Decision: we will not move from Heroku to Hetzner."),
+        # Over.
+        ("Decision: we host on Heroku.", "Decision: in 2019 the blog was on Hetzner."),
+        ("Decision: the deadline is March 15.", "Decision: last year the deadline was April 2."),
+        # About different things, however alike.
+        ("Decision: the API is REST.", "Decision: the admin API is GraphQL."),
+        ("Decision: we use Flask.", "Decision: since we chose Flask, we use SQLAlchemy."),
+        ("Decision: use Redis for caching.", "Decision: use Redis for sessions."),
+        ("Decision: we host on Heroku.", "Decision: our docs moved to Netlify."),
+        ("Constraint: releases only on Mondays.", "Constraint: hotfixes only on Thursdays."),
+        ("Constraint: server 1 has 4 GB.", "Constraint: server 2 has 4 GB."),
+        ("Goal: ship milestone 1.", "Goal: ship milestone 2."),
+        ("Constraint: invoices stay 10 years.", "Constraint: contracts stay 5 years."),
+        ("Constraint: uploads are at most 5 MB.", "Constraint: downloads are at most 50 MB."),
+    ],
+)
+async def test_a_line_that_corrects_nothing_supersedes_nothing(one: str, other: str) -> None:
+    assert await facts_after(one, other) == [line.split(": ", 1)[1] for line in (one, other)]
 
 
 # ── corrections ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -86,7 +86,13 @@ async def test_a_correction_read_together_with_what_it_corrects_keeps_history_an
 @pytest.mark.parametrize(
     ("first", "then", "old", "new", "reason"),
     [
-        ("The deadline is March 15.", "The deadline is March 20.", "March 15", "March 20", "updated"),
+        (
+            "Constraint: the deadline is March 15.",
+            "Constraint: the deadline is March 20.",
+            "March 15",
+            "March 20",
+            "updated",
+        ),
         (
             "Decision: we use Flask for the API.",
             "Decision: we are switching from Flask to FastAPI.",

@@ -58,7 +58,7 @@ class Toy:
     def base(self, tools: Sequence[Tool] = ()) -> int:
         return self.primer + len(tools)
 
-    def limit(self, budget: int) -> int:
+    def limit(self, budget: int, tools: int = 0) -> int:
         return budget
 
     def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
@@ -95,7 +95,7 @@ class Toy:
     def usage(self, usage: object) -> Usage:
         return Usage(input_tokens=0)
 
-    def observe(self, tokens: int, usage: Usage) -> None:
+    def observe(self, count: Count, usage: Usage) -> None:
         return
 
 

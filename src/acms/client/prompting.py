@@ -172,6 +172,7 @@ def _codec(codec: Codec, budget: int) -> dict[str, Json]:
         usual = codecs.named(codec.name, codec.model, max_tokens=most, calibrated=state)
         known = (
             type(usual) is type(codec)
+            and getattr(codec, "request_counts", None) is None
             and usual.counter.name == codec.counter.name
             and usual.limit(budget) == codec.limit(budget)
             and usual.normal(_PROBE) == codec.normal(_PROBE)

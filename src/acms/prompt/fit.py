@@ -178,7 +178,9 @@ def _error(
     steps: Sequence[Step],
 ) -> FitError:
     """Say by how much a prompt is over, where most of it is, what was tried, and what would help."""
-    named, needed = (limit, limit + over) if budget is None else (budget, _budget(codec, budget, limit, over))
+    named, needed = (
+        (limit, limit + over) if budget is None else (budget, _budget(codec, budget, limit, over, tools))
+    )
     own = {section.path: _own(section) for section in root.sections()}
     where = max(own, key=lambda path: own[path])
     offered = codec.base(tools) - codec.base(()) if tools else 0
@@ -190,11 +192,12 @@ def _error(
     return FitError(budget=named, required=needed, where=where, tried=_tried(steps), options=tuple(options))
 
 
-def _budget(codec: Codec, budget: int, limit: int, over: int) -> int:
+def _budget(codec: Codec, budget: int, limit: int, over: int, tools: Sequence[Tool]) -> int:
     """Return a budget whose limit is `over` more: of a bound that has a margin it is more than that more."""
     needed = budget + over
+    offered = codec.base(tools) - codec.base(())
     for _ in range(50):
-        missing = limit + over - codec.limit(needed)
+        missing = limit + over - codec.limit(needed, offered)
         if missing <= 0:
             break
         needed += missing

@@ -197,7 +197,7 @@ class Rendered:
     def report(self, usage: object) -> Report:
         """Learn from an answer, or its usage alone: the object of the provider's SDK, or the same as a mapping."""
         found = self.codec.usage(usage)
-        self.codec.observe(self.tokens.tokens, found)
+        self.codec.observe(self.tokens, found)
         return Report(usage=found, count=self.tokens, predicted=self.cache, asked=self._asked)
 
 
@@ -257,7 +257,8 @@ class _Render:
         self._listeners = listeners
         self._id = uuid4().hex
         self._started = perf_counter()
-        self._limit = None if budget is None else codec.limit(budget)
+        of_tools = codec.base(tools) - codec.base(())
+        self._limit = None if budget is None else codec.limit(budget, of_tools)
         self._warnings: list[str] = []
         self._left: list[Left] = []
         self._pins: list[str] = []
@@ -517,10 +518,21 @@ class _Render:
                 )
             marks = _marks(placed, tree, resolved, self._tools)
             payload = self._codec.render([one.message for one in placed], tools=self._tools, marks=marks)
-            count = self._codec.count(payload)
+            count = await self._count(payload)
             if limit is None or self._budget is None or count.upper_bound <= self._budget:
                 return _Fit(fitted, placed, payload, count, marks, limit)
             limit = min(limit, fitted.tokens) - max(1, count.upper_bound - self._budget)
+
+    async def _count(self, payload: dict[str, Json]) -> Count:
+        """Count a request by the codec's request counter, or by its own count if that fails."""
+        count_request = getattr(self._codec, "count_request", None)
+        if count_request is None:
+            return self._codec.count(payload)
+        try:
+            return await count_request(payload)
+        except ACMSError as error:
+            self._warnings.append(f"the tokens are estimated, since they could not be counted: {error}")
+            return self._codec.count(payload)
 
     async def _commit(self, resolved: Resolved, fitted: Fitted) -> None:
         """Store the summaries that were used: there is a prompt now."""

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from acms.providers.http_source import HTTPSource
     from acms.providers.http_summarizer import HTTPSummarizer
     from acms.providers.local import LocalEmbedder
+    from acms.providers.local_tokenizer import LocalTokenizer
     from acms.providers.offline.reflector import OfflineReflector
     from acms.providers.offline.summarizer import ExtractiveSummarizer
     from acms.providers.openai import OpenAIEmbedder, OpenAIReflector, OpenAISummarizer
     from acms.providers.retry import with_retry
+    from acms.providers.server_counter import ServerTokenCounter
     from acms.providers.tokens import TiktokenCounter
 
 __all__ = [
@@ -35,10 +37,12 @@ __all__ = [
     "HTTPSource",
     "HTTPSummarizer",
     "LocalEmbedder",
+    "LocalTokenizer",
     "OfflineReflector",
     "OpenAIEmbedder",
     "OpenAIReflector",
     "OpenAISummarizer",
+    "ServerTokenCounter",
     "TiktokenCounter",
     "with_retry",
 ]
@@ -54,10 +58,12 @@ _HOMES = {
     "HTTPSource": "acms.providers.http_source",
     "HTTPSummarizer": "acms.providers.http_summarizer",
     "LocalEmbedder": "acms.providers.local",
+    "LocalTokenizer": "acms.providers.local_tokenizer",
     "OfflineReflector": "acms.providers.offline.reflector",
     "OpenAIEmbedder": "acms.providers.openai",
     "OpenAIReflector": "acms.providers.openai",
     "OpenAISummarizer": "acms.providers.openai",
+    "ServerTokenCounter": "acms.providers.server_counter",
     "TiktokenCounter": "acms.providers.tokens",
     "with_retry": "acms.providers.retry",
 }

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BPETokenCounter",
+    "CautiousTokenCounter",
     "EstimatingTokenCounter",
     "HeuristicTokenCounter",
     "TiktokenCounter",
@@ -192,17 +193,77 @@ class EstimatingTokenCounter:
         return max(1, round(tokens))
 
 
+_TOKEN = 1.15  # a token of o200k_base
+_OLDER = 2.2  # a token that cl100k_base needs beyond that, up to a share of them: no English text
+_MUCH_OLDER = 0.7  # every further one
+_OLDER_SHARE = 0.18
+_BY_CLASS: tuple[tuple[bytes, float], ...] = (
+    (b"0", 0.38),
+    (b".", 0.18),
+    (b"l", 1.1),
+    (b"o", 0.38),
+    (b"i", 1.0),
+    (b"k", 0.72),
+    (b"h", 0.66),
+    (b"g", 1.7),
+)
+"""Tokens beyond those for each character of a class.
+
+All fitted 2026-11 by quantile regression to the largest count of Qwen2.5, SmolLM2 and Gemma 3 for 2,000 texts: chat in
+English and Chinese, Python, TypeScript, JSON, numbers, emoji, and program messages in 33 languages.
+"""
+_SCRIPT = _table(
+    ord(" "),
+    (b".", b"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"),
+    (b"0", range(ord("0"), ord("9") + 1)),
+    (b"l", range(0xC3, 0xCC)),  # Latin letters with accents
+    (b"o", range(0xCC, 0xE0)),  # scripts of two bytes: Greek, Cyrillic, Hebrew, Arabic, Armenian
+    (b"i", (0xE0, 0xE1)),  # Indic, Thai, Georgian
+    (b"k", (0xE3,)),
+    (b"h", range(0xE4, 0xEA)),
+    (b"g", range(0xEA, 0xEE)),
+)
+
+
+class CautiousTokenCounter:
+    """An estimate for a model whose vocabulary is unknown: most models need fewer tokens, some a few more.
+
+    Small vocabularies need up to three times as many tokens for Chinese, Japanese, Korean and Thai as large ones do;
+    this is near the larger number. For English it is about a fifth above what all models need.
+    """
+
+    name = "cautious/1"
+
+    def __init__(self) -> None:
+        self._newer = BPETokenCounter("o200k_base")
+        self._older = BPETokenCounter("cl100k_base")
+
+    def count(self, text: str) -> int:
+        """Return the estimate, at least 1 for a text that is not empty."""
+        if not text:
+            return 0
+        newer = self._newer.count(text)
+        older = max(0, self._older.count(text) - newer)
+        some_older = min(older, _OLDER_SHARE * newer)
+        tokens = _TOKEN * newer + _OLDER * some_older + _MUCH_OLDER * (older - some_older)
+        classes = text.encode("utf-8").translate(_SCRIPT, _CONTINUATION)
+        for letter, weight in _BY_CLASS:
+            tokens += weight * classes.count(letter)
+        return max(1, round(tokens))
+
+
 _DEFAULT = BPETokenCounter()
 _COUNTERS: dict[str, Callable[[], TokenCounter]] = {
     "o200k_base": lambda: _DEFAULT,
     "cl100k_base": lambda: BPETokenCounter("cl100k_base"),
     "heuristic/4": HeuristicTokenCounter,
     "estimate/1": EstimatingTokenCounter,
+    "cautious/1": CautiousTokenCounter,
 }
 
 
 def token_counter(name: str) -> TokenCounter:
-    """Return the counter of this name: o200k_base, cl100k_base, heuristic/4 or estimate/1.
+    """Return the counter of this name: o200k_base, cl100k_base, heuristic/4, estimate/1 or cautious/1.
 
     Raises `ConfigurationError` for any other name.
     """

@@ -202,3 +202,12 @@ def _stretch(first: date, unit: int | str) -> Period:
 
 def _midnight(day: date) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+_WEEKDAY_NAMES = frozenset(name for names in _WEEKDAYS for name in names.split())
+
+
+def is_weekday(word: str) -> bool:
+    """Return whether a word is the name of a weekday, in the singular or the plural."""
+    name = word.casefold()
+    return name in _WEEKDAY_NAMES or name.removesuffix("s") in _WEEKDAY_NAMES

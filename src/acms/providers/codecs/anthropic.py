@@ -12,13 +12,14 @@ from typing import Literal
 from acms.errors import ConfigurationError, PayloadError, ValidationError
 from acms.log import validation
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
-from acms.ports import TokenCounter
+from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
 from acms.providers.codecs import anthropic_answers, anthropic_blocks
 from acms.providers.codecs.answers import of, split
 from acms.providers.codecs.anthropic_rules import BREAKPOINTS, check, claude
 from acms.providers.codecs.anthropic_turns import BEGINNING, Arranged, SentMessage, arrange, speaker_name
 from acms.providers.codecs.calibration import Calibration
+from acms.providers.codecs.request_count import request_counts
 from acms.providers.tokens import default_counter
 from acms.text.chat_messages import NO_RESULT
 
@@ -66,6 +67,7 @@ class AnthropicMessages:
         model: str,
         *,
         max_tokens: int | None = None,
+        request_counter: RequestCounter | None = None,
         calibration: Calibration | None = None,
         bound: Literal["calibrated", "bytes"] = "calibrated",
         margin: float = 0.02,
@@ -93,6 +95,7 @@ class AnthropicMessages:
         )
         #: Whether what was recalled is sent as search results, which answers cite by the ids of their entries.
         self.search_results = search_results
+        self.request_counts = request_counts(request_counter)
         self._family = family
         self._exactness = Exactness.BYTES if bound == "bytes" else Exactness.CALIBRATED
         self._sizes = anthropic_blocks.Sizes()
@@ -243,6 +246,7 @@ class AnthropicMessages:
     def count(self, payload: Mapping[str, Json]) -> Count:
         """Count a payload from scratch; `tokens` are raw ones, the bound is what a budget is compared with."""
         raw = self._base(payload.get("tools", ())) + self._beginning
+        tools = raw - self._base(()) - self._beginning
         system = payload.get("system", ())
         raw += self._content(system, system=True)
         for at, message in enumerate(payload["messages"]):
@@ -251,17 +255,26 @@ class AnthropicMessages:
                 content = content[1:]  # `base` has paid for it
             raw += self._content(content, system=message["role"] == "system")
         exact = self._exactness
-        upper = raw if exact is Exactness.BYTES else self.calibration.upper(raw)
-        return Count(tokens=raw, exactness=exact, upper_bound=upper)
+        upper = raw if exact is Exactness.BYTES else self.calibration.upper(raw, tools)
+        return Count(tokens=raw, exactness=exact, upper_bound=upper, tools=tools)
+
+    async def count_request(self, payload: Mapping[str, Json]) -> Count:
+        """Count a payload by the request counter, or as `count` does if there is none."""
+        raw = self.count(payload)
+        return (
+            raw if self.request_counts is None else await self.request_counts.count(payload, raw, self.model)
+        )
 
     def _content(self, content: Json, *, system: bool) -> int:
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
         return sum([self._prices.block(block, system=system) for block in content])
 
-    def limit(self, budget: int) -> int:
-        """Return the most raw tokens whose upper bound is within a budget."""
-        return budget if self._exactness is Exactness.BYTES else self.calibration.limit(budget)
+    def limit(self, budget: int, tools: int = 0) -> int:
+        """Return the most raw tokens, of which so many are tools, whose upper bound is within a budget."""
+        if self.request_counts is not None:
+            return self.request_counts.limit(budget)
+        return budget if self._exactness is Exactness.BYTES else self.calibration.limit(budget, tools)
 
     def cached(self, tokens: int) -> int:
         """Return how many tokens of an unchanged prefix of so many are read from the cache, when it ends at a mark."""
@@ -293,10 +306,12 @@ class AnthropicMessages:
             edits=() if answer is None else anthropic_answers.edits(answer),
         )
 
-    def observe(self, tokens: int, usage: Usage) -> None:
-        """Learn from a request of so many raw tokens how far counts can be relied on; nothing from a report of none."""
-        if self._exactness is Exactness.CALIBRATED and tokens > 0 and usage.input_tokens > 0:
-            self.calibration.observe(tokens, usage.input_tokens)
+    def observe(self, count: Count, usage: Usage) -> None:
+        """Learn from a request how far counts can be relied on; nothing from a report of none."""
+        if self.request_counts is not None and count.exactness is self.request_counts.counter.exactness:
+            self.request_counts.observe(count, usage)
+        elif self._exactness is Exactness.CALIBRATED and count.tokens > 0 and usage.input_tokens > 0:
+            self.calibration.observe(count.tokens, usage.input_tokens, count.tools)
 
 
 def _tool(tool: Tool) -> dict[str, Json]:

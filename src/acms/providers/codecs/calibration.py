@@ -11,6 +11,9 @@ compared with others of their size only, in bands a factor of eight wide (Mondri
 band without enough reports keeps the cautious default however much is known about smaller ones. In the lowest band
 the ratio says little, since what a provider adds to every request outweighs the text: it is never taken to be below
 the default.
+
+Tools have a ratio of their own, since a chat template may write them in more words than the text of a request. Least
+squares over the reports of requests with tools tell the two apart; until they can, a surplus is taken to be of tools.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from threading import Lock
 from typing import NamedTuple
@@ -33,6 +36,9 @@ STARTS = (0, 512, 4_096, 32_768, 262_144)
 
 ADDED = 16
 """Tokens that a provider may add to any request, however small."""
+
+TOOL_REPORTS = 64
+"""Reports of requests with tools that are kept: the newest ones."""
 
 KEPT = 4
 """Reports that are kept of each band, in multiples of those that the quantile needs: the newest ones."""
@@ -71,63 +77,96 @@ class Calibration:
         self.needed = math.ceil(exact / (1 - exact))
         self._exact = exact
         self._seen = [deque[float](maxlen=KEPT * self.needed) for _ in STARTS]
+        self._with_tools = deque[tuple[int, int, int]](maxlen=TOOL_REPORTS)
+        #: Tokens for each raw token of tools in those, or in the restored ones until there are reports.
+        self._tool_ratios: list[float] = []
         self._lock = Lock()
         self._bands = self._bounds()
+        self._tool_factor = self._bound_tools()
 
-    def upper(self, raw: int) -> int:
-        """Return the most tokens that a request of so many raw ones is taken to have.
+    def upper(self, raw: int, tools: int = 0) -> int:
+        """Return the most tokens that a request of so many raw ones, of which `tools` are tools, is taken to have.
 
         Never less than the raw ones, and never less for more of them.
         """
-        return _upper(self._bands, raw)
+        return _upper(self._bands, raw - tools) + math.ceil(tools * self._tool_factor)
 
-    def limit(self, budget: int) -> int:
-        """Return the most raw tokens whose `upper` is within a budget.
+    def limit(self, budget: int, tools: int = 0) -> int:
+        """Return the most raw tokens, of which `tools` are tools, whose `upper` is within a budget.
 
         Raises `ValidationError` for a negative budget.
         """
         if budget < 0:
             raise ValidationError("must be 0 or more tokens", field="budget")
         bands = self._bands
-        low, high = 0, 1
-        while _upper(bands, high) <= budget:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            if _upper(bands, middle) <= budget:
-                low = middle
-            else:
-                high = middle
-        return low
+        for_text = budget - math.ceil(tools * self._tool_factor)
+        if for_text < 0:
+            return max(0, tools + for_text)
+        return tools + _text_limit(bands, for_text)
 
-    def observe(self, raw: int, reported: int) -> None:
-        """Learn that a request of so many raw tokens took so many; `ValidationError` unless both are above 0."""
+    def knows(self, raw: int) -> bool:
+        """Return whether the bound on a request of so many raw tokens comes from reports alone."""
+        band = bisect_right(STARTS, raw) - 1
+        return band > 0 and len(self._seen[band]) >= self.needed
+
+    def observe(self, raw: int, reported: int, tools: int = 0) -> None:
+        """Learn that a request of so many raw tokens, of which `tools` are tools, took so many.
+
+        Raises `ValidationError` unless both are above 0.
+        """
         if raw < 1:
             raise ValidationError("must be above 0", field="raw")
         if reported < 1:
             raise ValidationError("must be above 0", field="reported")
-        band = bisect_right(STARTS, raw) - 1
-        # What is added to every request is not counted twice where it weighs; elsewhere it is, to be on the safe side.
-        share = Fraction(reported - ADDED if band == 0 else reported, raw)
         with self._lock:
-            self._seen[band].append(max(math.ceil(share * 10_000), 0) / 10_000)
+            if 0 < tools < raw:
+                self._observe_with_tools(raw - tools, tools, reported)
+            else:
+                self._observe_text(raw, Fraction(reported))
             self._bands = self._bounds()
+            self._tool_factor = self._bound_tools()
+
+    def _observe_text(self, text: int, reported: Fraction) -> None:
+        band = bisect_right(STARTS, text) - 1
+        # What is added to every request is not counted twice where it weighs; elsewhere it is, to be on the safe side.
+        ratio = (reported - ADDED if band == 0 else reported) / text
+        self._seen[band].append(max(math.ceil(ratio * 10_000), 0) / 10_000)
+
+    def _observe_with_tools(self, text: int, tools: int, reported: int) -> None:
+        self._with_tools.append((text, tools, reported))
+        rates = _fit_rates(self._with_tools)
+        if rates is not None:
+            for_text = max(Fraction(0), reported - Fraction(rates[1]) * tools)
+            self._observe_text(text, for_text)
+        text_rate = self.default if rates is None else rates[0]
+        over = [(reported - text_rate * text) / tools for text, tools, reported in self._with_tools]
+        self._tool_ratios = [max(0.0, math.ceil(ratio * 10_000) / 10_000) for ratio in over]
 
     def state(self) -> dict[str, Json]:
         """Return what was learnt, as JSON: ratios only, no text."""
         with self._lock:
-            return {"version": 1, "starts": list(STARTS), "ratios": [list(seen) for seen in self._seen]}
+            ratios = [list(seen) for seen in self._seen]
+            return {"version": 1, "starts": list(STARTS), "ratios": ratios, "tools": list(self._tool_ratios)}
 
     def restore(self, state: Mapping[str, Json]) -> None:
         """Replace what was learnt by what `state` returned, here or elsewhere; `ValidationError` for anything else."""
         ratios = _ratios(state.get("ratios"))
-        if state.get("version") != 1 or state.get("starts") != list(STARTS) or ratios is None:
+        of_tools = _floats(state.get("tools", []))
+        known_form = state.get("version") == 1 and state.get("starts") == list(STARTS)
+        if not known_form or ratios is None or of_tools is None:
             raise ValidationError("is not a calibration of this release", field="state")
         with self._lock:
             for seen, known in zip(self._seen, ratios, strict=True):
                 seen.clear()
                 seen.extend(known)
+            self._with_tools.clear()
+            self._tool_ratios = list(of_tools)
             self._bands = self._bounds()
+            self._tool_factor = self._bound_tools()
+
+    def _bound_tools(self) -> float:
+        """Return the tokens for each raw token of tools, the margin included."""
+        return max(1, max(self._tool_ratios, default=self.default) * (1 + self.margin))
 
     def _bounds(self) -> tuple[_Band, ...]:
         bands: list[_Band] = []
@@ -143,6 +182,40 @@ class Calibration:
         return sorted(seen)[math.ceil((len(seen) + 1) * self._exact) - 1]
 
 
+def _text_limit(bands: tuple[_Band, ...], budget: int) -> int:
+    """Return the most raw tokens of text whose bound is within a budget."""
+    low, high = 0, 1
+    while _upper(bands, high) <= budget:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _upper(bands, middle) <= budget:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _fit_rates(reports: Iterable[tuple[int, int, int]]) -> tuple[float, float] | None:
+    """Return the reported tokens for each raw token of text and of tools, by least squares.
+
+    None if the share of tools is so much alike in all reports that the two cannot be told apart.
+    """
+    text_squares = tool_squares = products = text_sum = tool_sum = 0
+    for text, tools, reported in reports:
+        text_squares += text * text
+        tool_squares += tools * tools
+        products += text * tools
+        text_sum += text * reported
+        tool_sum += tools * reported
+    determinant = text_squares * tool_squares - products * products
+    if determinant <= 0.01 * text_squares * tool_squares:
+        return None
+    for_text = (text_sum * tool_squares - tool_sum * products) / determinant
+    for_tools = (tool_sum * text_squares - text_sum * products) / determinant
+    return max(0.0, for_text), max(0.0, for_tools)
+
+
 def _upper(bands: tuple[_Band, ...], raw: int) -> int:
     if raw <= 0:
         return 0
@@ -153,9 +226,11 @@ def _upper(bands: tuple[_Band, ...], raw: int) -> int:
 def _ratios(value: Json) -> list[list[float]] | None:
     if not isinstance(value, list) or len(value) != len(STARTS):
         return None
-    for seen in value:
-        if not isinstance(seen, list):
-            return None
-        if not all(isinstance(one, int | float) and math.isfinite(one) and one >= 0 for one in seen):
-            return None
-    return value
+    return value if all(_floats(seen) is not None for seen in value) else None
+
+
+def _floats(value: Json) -> list[float] | None:
+    if not isinstance(value, list):
+        return None
+    sound = all(isinstance(one, int | float) and math.isfinite(one) and one >= 0 for one in value)
+    return value if sound else None

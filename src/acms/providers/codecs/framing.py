@@ -54,6 +54,7 @@ That of gpt-oss has further special tokens, which no text becomes.
 
 _OTHERS = re.compile(r"gpt-4\.|.*-(?:audio|search|realtime|transcribe|tts)\b")
 """Models whose names begin like those of the recipe and that are told more than they are sent."""
+_OPENAI = re.compile(r"gpt-|chatgpt-|o\d|codex|computer-use")
 _NUMBERED = re.compile(r"gpt-(\d+)(?:\.(\d+))?(?=-|\Z)")
 _KEPT_A_DAY = re.compile(
     r"(?:gpt-5(?:\.[1245])?(?:-codex(?:-mini)?|-chat-latest|-pro)?|gpt-4\.1)(?:-\d{4}-\d\d-\d\d)?\Z"
@@ -75,9 +76,13 @@ _NO_CACHE = re.compile(r"gpt-3\.?5|gpt-4(?:-|\Z)|gpt-4o-2024-05-13")
 class Published(NamedTuple):
     """What is public about a model."""
 
-    #: Name of its vocabulary, or of the newest public one when its own is not known to be public.
-    encoding: str
+    #: Name of the counter of its texts: its vocabulary, the newest public one for a model of OpenAI whose own is not
+    #: public, or an estimate for a model of another vendor.
+    counter: str
     vocabulary: bool
+    unpublished: bool
+    #: Whether it is a model of another vendor, whose requests a chat template writes.
+    template: bool
     #: Whether the cookbook's recipe counts its requests.
     recipe: bool
     #: Whether it thinks before it answers, as all newer ones do.
@@ -99,9 +104,12 @@ def published(model: str) -> Published:
     number = _NUMBERED.match(base)
     version: tuple[int, ...] = (int(number[1]), int(number[2] or 0)) if number else ()
     breakpoints = version >= (5, 6)
+    template = encoding is None and not _OPENAI.match(base)
     return Published(
-        encoding=encoding or "o200k_base",
+        counter=encoding or ("cautious/1" if template else "o200k_base"),
         vocabulary=encoding is not None,
+        unpublished=encoding is None and not template,
+        template=template,
         recipe=base.startswith(RECIPE) and not _OTHERS.match(base),
         reasons=not base.startswith(("gpt-3", "gpt-4", "chatgpt-4")),
         caches=not _NO_CACHE.match(base),
@@ -119,6 +127,13 @@ def _rates(base: str, version: tuple[int, ...]) -> CacheRates:
     older = next((cached for prefix, cached in _READS if base.startswith(prefix)), 0.1)
     return CacheRates(cached=older if not _NO_CACHE.match(base) else 1.0)
 
+
+TEMPLATE_MESSAGE = 4
+TEMPLATE_SYSTEM = 28
+TEMPLATE_TOOLS = 100
+"""Tokens that the chat templates of open models write, at most: around a message (ChatML: two marks and two line
+breaks), a default system message, and the instructions around tools.
+Measured with Qwen2.5, SmolLM2 and Gemma 3."""
 
 PER_MESSAGE = 3
 PER_NAME = 1
@@ -170,12 +185,27 @@ class Framing:
         self._count = counter.count
         self._roles: dict[Role, int] = {}
 
+    @property
+    def primer(self) -> int:
+        """Tokens that begin the reply; of a template, those of the system message that it adds where there is none.
+
+        What begins the reply of a template is within what a calibration adds to every request.
+        """
+        return TEMPLATE_SYSTEM if self._model.template else PRIMER
+
+    def without_default(self, roles: Iterable[str]) -> int:
+        """Return the tokens of `primer` that a request with messages of these roles does not have."""
+        return TEMPLATE_SYSTEM if self._model.template and Role.SYSTEM.value in roles else 0
+
     def role(self, role: Role) -> int:
         """Return the tokens of a message without its content and name."""
         cost = self._roles.get(role)
         if cost is None:
-            extra = 0 if self._model.recipe else _HEADERS[role]
-            cost = self._roles[role] = PER_MESSAGE + extra + self._count(role.value)
+            if self._model.template:
+                frame = TEMPLATE_MESSAGE
+            else:
+                frame = PER_MESSAGE + (0 if self._model.recipe else _HEADERS[role])
+            cost = self._roles[role] = frame + self._count(role.value)
         return cost
 
     def name(self, name: str) -> int:
@@ -198,11 +228,18 @@ class Framing:
         """Return the tokens of a list of tools, an upper bound, and whether it has been measured how they are shown."""
         if not functions:
             return 0, True
+        if self._model.template:
+            return TEMPLATE_TOOLS + sum([self._tool_in_template(one) for one in functions]), False
         more: list[Json] = []
         shown = [_typescript(function, more) for function in functions]
         listed = "\n".join(["namespace functions {\n", *shown, "} // namespace functions"])
         total = TOOLS + self._count(listed) + (0 if self._model.recipe else _NAMESPACE)
         return total + sum([MORE + self._count(dump(one)) for one in more]), not more
+
+    def _tool_in_template(self, tool: Function) -> int:
+        shown = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+        written = json.dumps({"type": "function", "function": shown}, ensure_ascii=False)
+        return self._count(written)
 
     def adopted(self, system: str) -> int:
         """Return how many tokens more tools cost where a system message takes them in: fewer, that is."""

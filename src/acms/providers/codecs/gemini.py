@@ -10,7 +10,7 @@ from acms.errors import PayloadError, ValidationError
 from acms.log import validation
 from acms.log.foreign import AS_GIVEN
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
-from acms.ports import TokenCounter
+from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
 from acms.providers.codecs import anthropic_blocks as blocks
 from acms.providers.codecs.answers import of
@@ -25,6 +25,7 @@ from acms.providers.codecs.anthropic_turns import (
 )
 from acms.providers.codecs.calibration import Calibration
 from acms.providers.codecs.framing import thawed
+from acms.providers.codecs.request_count import request_counts
 from acms.providers.tokens import default_counter
 from acms.text.chat_messages import NO_RESULT
 
@@ -188,7 +189,15 @@ class Gemini:
     #: What the provider charges for reads from its prompt cache; writing to it is free.
     rates = CacheRates(cached=0.1, write=1.0, long=1.0)
 
-    def __init__(self, model: str, *, calibration: Calibration | None = None, margin: float = 0.02) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        request_counter: RequestCounter | None = None,
+        calibration: Calibration | None = None,
+        margin: float = 0.02,
+    ) -> None:
+        self.request_counts = request_counts(request_counter)
         self.model = validation.name(model, "model")
         self.counter: TokenCounter = _Counter()
         #: What was learnt of this model's counts; keep its `state` to go on with it.
@@ -350,16 +359,28 @@ class Gemini:
     def count(self, payload: Mapping[str, Json]) -> Count:
         """Count a payload from scratch; `tokens` are raw ones, the bound is what a budget is compared with."""
         tools = payload.get("config", {}).get("tools", ())
-        raw = self._base([one for tool in tools for one in tool["functionDeclarations"]]) + self._beginning
+        declared = [one for tool in tools for one in tool["functionDeclarations"]]
+        of_tools = self._base(declared) - PRIMER
+        raw = self._base(declared) + self._beginning
         for message in self.parse(payload):
             if message.role is Role.USER and message.parts[0] == Text(BEGINNING):
                 raw -= self._beginning  # `base` has paid for it
             raw += self.cost(message)
-        return Count(tokens=raw, exactness=Exactness.CALIBRATED, upper_bound=self.calibration.upper(raw))
+        upper = self.calibration.upper(raw, of_tools)
+        return Count(tokens=raw, exactness=Exactness.CALIBRATED, upper_bound=upper, tools=of_tools)
 
-    def limit(self, budget: int) -> int:
-        """Return the most raw tokens whose upper bound is within a budget."""
-        return self.calibration.limit(budget)
+    async def count_request(self, payload: Mapping[str, Json]) -> Count:
+        """Count a payload by the request counter, or as `count` does if there is none."""
+        raw = self.count(payload)
+        return (
+            raw if self.request_counts is None else await self.request_counts.count(payload, raw, self.model)
+        )
+
+    def limit(self, budget: int, tools: int = 0) -> int:
+        """Return the most raw tokens, of which so many are tools, whose upper bound is within a budget."""
+        if self.request_counts is not None:
+            return self.request_counts.limit(budget)
+        return self.calibration.limit(budget, tools)
 
     def cached(self, tokens: int) -> int:
         """Return how many tokens of an unchanged prefix are read from the cache: from 4,096 on, where all models do."""
@@ -380,10 +401,12 @@ class Gemini:
             )
         return Usage(input_tokens=total, cached_tokens=cached)
 
-    def observe(self, tokens: int, usage: Usage) -> None:
-        """Learn from a request of so many raw tokens how far counts can be relied on; nothing from a report of none."""
-        if tokens > 0 and usage.input_tokens > 0:
-            self.calibration.observe(tokens, usage.input_tokens)
+    def observe(self, count: Count, usage: Usage) -> None:
+        """Learn from a request how far counts can be relied on; nothing from a report of none."""
+        if self.request_counts is not None and count.exactness is self.request_counts.counter.exactness:
+            self.request_counts.observe(count, usage)
+        elif count.tokens > 0 and usage.input_tokens > 0:
+            self.calibration.observe(count.tokens, usage.input_tokens, count.tools)
 
 
 def _first(source: object, *names: str) -> int | None:

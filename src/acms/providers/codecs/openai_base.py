@@ -16,13 +16,12 @@ from acms.log import validation
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom
 from acms.plan.tool_groups import is_placeholder, joined
-from acms.ports import TokenCounter
+from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
 from acms.providers.codecs.calibration import Calibration
 from acms.providers.codecs.framing import (
     KEY_CHARS,
     MEDIA,
-    PRIMER,
     Framing,
     Function,
     cache_key,
@@ -30,6 +29,7 @@ from acms.providers.codecs.framing import (
     published,
     thawed,
 )
+from acms.providers.codecs.request_count import request_counts
 from acms.providers.tokens import token_counter
 from acms.text.chat_messages import ORPHAN, wrap
 
@@ -93,7 +93,7 @@ def _closed(schema: Mapping[str, Json]) -> bool:
 
 
 UNPUBLISHED = 1.25
-"""Reported for counted tokens, at most, of a model whose vocabulary is not public, until it has reported some."""
+"""Reported for counted tokens, at most, of a model of OpenAI whose vocabulary is not public, until it has reported."""
 FOREIGN = 1.5
 """The same where texts are counted with a counter that is not the model's."""
 
@@ -125,6 +125,7 @@ class OpenAICodec(ABC):
         model: str,
         *,
         counter: TokenCounter | None = None,
+        request_counter: RequestCounter | None = None,
         calibration: Calibration | None = None,
         margin: float | None = None,
     ) -> None:
@@ -135,12 +136,16 @@ class OpenAICodec(ABC):
         self.rates = self.known.rates
         #: Whether reasoning that is sent back counts only behind the very prefix that it was produced under.
         self.binds_reasoning = self.known.binds
-        self.counter: TokenCounter = counter or token_counter(self.known.encoding)
+        own_tokenizer = request_counter if isinstance(request_counter, TokenCounter) else None
+        self.counter: TokenCounter = counter or own_tokenizer or token_counter(self.known.counter)
         self._vocabulary: str = getattr(self.counter, "name", type(self.counter).__name__)
-        own = self._vocabulary == self.known.encoding
+        own = self._vocabulary == self.known.counter or self.counter is own_tokenizer
+        #: Whether counts are estimates until enough was reported.
+        self._estimated = self.counter is not own_tokenizer and not (own and self.known.vocabulary)
+        self.request_counts = request_counts(request_counter)
         #: Whether what is counted is an upper bound by itself.
         self._bound = own and self.recipe and self.known.recipe and margin is None
-        default = FOREIGN if not own else 1.0 if self.known.vocabulary else UNPUBLISHED
+        default = FOREIGN if not own else UNPUBLISHED if self.known.unpublished else 1.0
         self.calibration = calibration or Calibration(default, margin=0.02 if margin is None else margin)
         self.framing = Framing(self.known, self.counter)
         #: What a message of a role and a name has besides its one text; empty until the first count.
@@ -384,20 +389,33 @@ class OpenAICodec(ABC):
     def _start(self, offered: Sequence[Function]) -> tuple[int, bool]:
         """Return the tokens of a request without its messages, and whether the recipe covers them."""
         tokens, covered = self.framing.tools(offered)
-        return PRIMER + tokens, covered
+        return self.framing.primer + tokens, covered
 
-    def counted(self, raw: int, *, covered: bool) -> Count:
+    def counted(self, raw: int, tools: int = 0, *, covered: bool) -> Count:
         """Return the count of so many raw tokens, of which all are covered by the published recipe or not."""
         if covered and self._bound:
-            return Count(tokens=raw, exactness=Exactness.EXACT, upper_bound=raw)
-        return Count(tokens=raw, exactness=Exactness.CALIBRATED, upper_bound=self._upper(raw))
+            return Count(tokens=raw, exactness=Exactness.EXACT, upper_bound=raw, tools=tools)
+        upper = raw if self._bound else self.calibration.upper(raw, tools)
+        estimated = self._estimated and not self.calibration.knows(raw - tools)
+        exactness = Exactness.ESTIMATE if estimated else Exactness.CALIBRATED
+        return Count(tokens=raw, exactness=exactness, upper_bound=upper, tools=tools)
 
-    def _upper(self, raw: int) -> int:
-        return raw if self._bound else self.calibration.upper(raw)
+    @abstractmethod
+    def count(self, payload: Mapping[str, Json]) -> Count:
+        """Count a payload from scratch."""
 
-    def limit(self, budget: int) -> int:
-        """Return the most raw tokens whose upper bound is within a budget."""
-        return budget if self._bound else self.calibration.limit(budget)
+    async def count_request(self, payload: Mapping[str, Json]) -> Count:
+        """Count a payload by the request counter, or as `count` does if there is none."""
+        raw = self.count(payload)
+        return (
+            raw if self.request_counts is None else await self.request_counts.count(payload, raw, self.model)
+        )
+
+    def limit(self, budget: int, tools: int = 0) -> int:
+        """Return the most raw tokens, of which so many are tools, whose upper bound is within a budget."""
+        if self.request_counts is not None:
+            return self.request_counts.limit(budget)
+        return budget if self._bound else self.calibration.limit(budget, tools)
 
     def cached(self, tokens: int) -> int:
         """Return how many tokens of an unchanged prefix are read from the prompt cache.
@@ -408,15 +426,18 @@ class OpenAICodec(ABC):
             return 0
         return tokens if self.known.breakpoints else tokens - tokens % 128
 
-    def observe(self, tokens: int, usage: Usage) -> None:
-        """Learn what a request of so many raw tokens took.
+    def observe(self, count: Count, usage: Usage) -> None:
+        """Learn what a request took.
 
         Where counts follow the published recipe one report above them ends the trust in it.
         """
-        if tokens < 1 or usage.input_tokens < 1:
+        if count.tokens < 1 or usage.input_tokens < 1:
             return
-        self.calibration.observe(tokens, usage.input_tokens)
-        if usage.input_tokens > tokens:
+        if self.request_counts is not None and count.exactness is self.request_counts.counter.exactness:
+            self.request_counts.observe(count, usage)
+            return
+        self.calibration.observe(count.tokens, usage.input_tokens, count.tools)
+        if usage.input_tokens > count.tokens:
             self._bound = False
 
     def diagnosed(self, payload: Mapping[str, Json], previous: str | None) -> dict[str, Json]:

@@ -145,6 +145,7 @@ class OpenAIChat(OpenAICodec):
         count, framing = self.counter.count, self.framing
         offered = [openai_base.function(tool["function"]) for tool in payload.get("tools", ())]
         total, covered = self._start(offered)
+        tools = total - self.framing.primer
         for message in payload["messages"]:
             role = _ROLES[message["role"]]
             if role is Role.TOOL:
@@ -170,10 +171,11 @@ class OpenAIChat(OpenAICodec):
                 if message.get(key):
                     covered = False
                     total += framing.raw(dump(message[key]))
+        total -= framing.without_default([message["role"] for message in payload["messages"]])
         if offered and covered and self.known.recipe:
             covered, more = self._adopted(payload["messages"])
             total += more
-        return self.counted(total, covered=covered)
+        return self.counted(total, tools, covered=covered)
 
     def _adopted(self, messages: Sequence[Mapping[str, Json]]) -> tuple[bool, int]:
         """Return whether it is known who takes in the tools, and what that changes."""

@@ -154,9 +154,11 @@ class OpenAIResponses(OpenAICodec):
         """Count a payload from scratch."""
         framing = self.framing
         total, _ = self._start([openai_base.function(tool) for tool in payload.get("tools", ())])
+        tools = total - framing.primer
         given = payload["input"]
         if isinstance(given, str):
             given = [{"role": "user", "content": given}]
+        total -= framing.without_default([item.get("role", "") for item in given])
         for item in given:
             message = _read(item)
             for part in message.parts:
@@ -169,7 +171,7 @@ class OpenAIResponses(OpenAICodec):
                         total += self._part_cost(part)
             if item.get("type", "message") == "message" and not isinstance(message.parts[0], Raw):
                 total += framing.role(message.role)
-        return self.counted(total, covered=False)
+        return self.counted(total, tools, covered=False)
 
     def diagnosed(self, payload: Mapping[str, Json], previous: str | None) -> dict[str, Json]:
         """Return the payload with the id of the response to compare with; as it was before GPT-5.6, and without one."""

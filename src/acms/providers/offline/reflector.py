@@ -1,12 +1,12 @@
-"""The reflector that needs no model: marked lines, a few shapes of plain sentences, and what takes whose place.
+"""The reflector that needs no model: marked lines, and which of them supersede earlier ones.
 
-A marked line becomes a fact in its own words, whatever its language. An unmarked sentence is read only from a user,
-only whole, and only where all of it has one of the shapes: a question, a guess, a condition, a report of what others do
-and everything that begins or goes on otherwise has none of them.
+A marked line becomes a fact in its own words, whatever its language. Nothing else does: without a model, an unmarked
+sentence cannot be told from a guess, an example or the words of somebody else.
 
-A line takes the place of another one when it says what goes ("from Flask to", "instead of Flask") and exactly one fact
-holds that, or when it says what comes ("switching to cookies") and names a fact beside it. A line that only speaks of
-an earlier one builds on it. In doubt both stay: a fact that was retired by mistake is worse than one too many.
+A line supersedes an earlier one in three cases: it has the same subject and attribute; it says what goes ("from Flask
+to", "instead of Flask") or what comes ("switching to cookies") and exactly one fact is named beside it; or it repeats
+the earlier line with another number or weekday at the end. A line that only speaks of an earlier one builds on it. In
+doubt both stay: a fact that was retired by mistake is worse than one too many.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from acms.log.validity import Period
 from acms.model import MarkerType, Origin
 from acms.ports import Turn
 from acms.text.markers import WORDS, detect, line_start
-from acms.text.moments import AHEAD, Timed, ahead, timed
+from acms.text.moments import AHEAD, Timed, ahead, is_weekday, timed
 from acms.text.tokenizer import found_by, rarity, spans, term, words
 
 if TYPE_CHECKING:
     from acms.ports import ReflectionRequest
 
 
-MARKED, PLAIN = 0.95, 0.8
-"""How sure a fact is: what a marker announces, and what has the shape of a plain statement."""
+MARKED = 0.95
+"""The confidence of a fact that a marker announces."""
 PROJECT = "project"
 """Subject of what belongs to nobody in particular."""
 DOCUMENT = 800
@@ -42,8 +42,6 @@ LONGEST = 600
 """Characters of a fact, at most: whole sentences from the first one on."""
 BELOW = 16
 """Lines below a label that may belong to it."""
-SENTENCE = 12
-"""Words of a plain sentence, at most."""
 
 _LABELS = {marker: re.compile(line_start(words), re.IGNORECASE) for marker, words in WORDS.items()}
 _MORE = re.compile(r"[,;:?!(–—]|\. |\b(?:because|but|so|weil|porque|parce)\b", re.IGNORECASE)
@@ -67,39 +65,27 @@ _NAME = (
 )
 NAME = re.compile(_NAME)
 _VALUE = rf"(?P<value>[A-ZÀ-Þ\d$€£][^,;:!?(–—]*?){_BREAK}"
-_IS = r"(?:is|are|ist|sind|es|est|是)"
+_IS = r"(?:is|are|will be|becomes?|ist|sind|wird|werden|es|será|est|sera|是)"
 _MINE = r"(?P<mine>(?i:my|meine?|mi|mon|ma|我的))"
-_WHAT = r"(?P<what>[a-z]+(?: [a-z]+){0,3})"
 _USING = r"(?i:(?:we(?:['’]ll|['’]re| will)? )?us(?:e|ing)) (?P<value>\S+(?: \S+){0,4}?)"
 _OURS = r"(?i:our|the|unsere?|nuestr[ao]|notre)"
 
 #: What a marked line may begin with that gives its fact an address, and how many values that holds.
 _ADDRESSES: tuple[tuple[Cardinality, re.Pattern[str]], ...] = (
     ("one", re.compile(rf"(?:{_MINE} |{_OURS} )?{_ABOUT} {_IS} (?:(?:a|an|the) )?{_VALUE}")),
+    ("one", re.compile(rf"(?:{_MINE} |{_OURS} )?{_ABOUT} {_IS} (?P<value>(?i:{AHEAD})){_BREAK}")),
     ("one", re.compile(rf"(?:{_OURS} )?(?P<attribute>(?P<thing>{_PHRASE}) (?:is|are) \w+ (?:with|by)) {_VALUE}")),
     ("one", re.compile(rf"{_NAME} is (?:our|{_MINE}) {_ABOUT}{_BREAK}")),
     ("one", re.compile(rf"{_USING} as (?:(?:the|our|an?) )?{_ABOUT}{_BREAK}")),
     ("many", re.compile(rf"{_USING} for (?:(?:the|our) )?{_ABOUT}{_BREAK}")),
 )  # fmt: skip
-#: The shapes of a plain sentence.
-_SHAPES: tuple[tuple[str, Cardinality, re.Pattern[str]], ...] = (
-    ("is", "one", re.compile(rf"(?:{_MINE}|{_OURS}) {_ABOUT} {_IS} {_NAME}")),
-    ("use as", "one", re.compile(rf"[Ww]e use {_NAME} as (?:(?:the|our) )?{_ABOUT}")),
-    ("use for", "many", re.compile(rf"[Ww]e use {_NAME} for (?:(?:the|our) )?{_ABOUT}")),
-    ("is on", "one", re.compile(rf"(?:{_MINE}|{_OURS}) {_ABOUT} {_IS} (?P<value>(?i:{AHEAD}))")),
-    ("live", "one", re.compile(rf"(?P<mine>I) (?P<verb>(?:live|work|study) (?:in|at|for)) {_NAME}")),
-    ("am", "many", re.compile(rf"(?P<mine>I(?:['’]m| am)) (?P<verb>from|allergic to) (?:{_NAME}|{_WHAT})")),
-)  # fmt: skip
 
 
 def statements(turn: Turn) -> list[Proposal]:
-    """Return what a turn states, in order: its marked lines, or else its plain sentences."""
+    """Return the marked lines of a turn, in order."""
     if turn.origin not in (Origin.USER, Origin.ASSISTANT) or turn.summary:
         return []
-    found = list(_marked(turn))
-    if not found and turn.origin is Origin.USER and len(turn.text) < DOCUMENT:
-        found = list(_plain(turn))
-    return found
+    return list(_marked(turn))
 
 
 # ── marked lines ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -197,34 +183,6 @@ def _sentences(text: str) -> str:
     return " ".join(found.split())
 
 
-# ── plain sentences ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _plain(turn: Turn) -> Iterator[Proposal]:
-    """Yield the sentences that have one of the shapes from their first word to their last."""
-    for line in _lines(turn.text):
-        for start, end in spans(line):
-            said = line[start:end].strip()
-            bare = said.rstrip(".!")
-            if len(bare.split()) > SENTENCE:
-                continue
-            when = _timed(bare, turn)
-            for name, cardinality, shape in _SHAPES:
-                match = shape.fullmatch(when.text)
-                if match and _names_something(match.groupdict().get("thing")):
-                    told = turn.speaker != turn.origin.value and "mine" in match.groupdict() and match["mine"]
-                    stated = Proposal(
-                        content=f"{turn.speaker}: {said}" if told else said,
-                        confidence=PLAIN,
-                        sources=(turn.version,),
-                        reason=f"plain: {name}",
-                        valid_from=when.period.start,
-                        valid_to=when.period.end,
-                    )
-                    yield _addressed(stated, match, turn, cardinality)
-                    break
-
-
 def _timed(said: str, turn: Turn) -> Timed:
     """Return a statement apart from when it is so; of one that says more than one thing, or is not real, all of it."""
     if turn.created_at is None or UNREAL.search(said) or _MORE.search(said.rstrip(" .!")):
@@ -244,8 +202,8 @@ def _addressed(stated: Proposal, match: re.Match[str], turn: Turn, cardinality: 
     return replace(
         stated,
         subject=turn.speaker if parts.get("mine") else PROJECT,
-        attribute=parts.get("attribute") or match["verb"],
-        value=(parts["value"] or parts.get("what") or "").strip(" .!\"'`*_"),
+        attribute=parts["attribute"],
+        value=(parts["value"] or "").strip(" .!\"'`*_"),
         cardinality=cardinality,
     )
 
@@ -264,6 +222,8 @@ _JOINTS = ("of", "for", "the", "in", "and")
 
 RIVALS = 200
 """Facts of which a line may take the place of one, the newest: twice as many as are in force by default."""
+TAIL = 3
+"""Words from the one that differs to the end of a line, at most: "10 working days"."""
 VALUE = 6
 """Words of a value, at most."""
 
@@ -271,7 +231,7 @@ _MOVES = r"(?:switch|mov|migrat|chang|wechsel|cambi|pass)\w*"
 _TAKES = r"(?:replac|ersetz|reemplaz|remplac)\w*"
 _FROM, _TO = r"(?:from|von|vom|de)", r"(?:to|with|by|auf|zu|durch|a|por|con|à|par)"
 _AWAY = r"(?:instead of|rather than|no longer|statt|nicht mehr|en vez de|ya no|au lieu de)"
-_DROPS = r"(?:drop|scrap|abandon|streich|verwerf|descart)\w*"
+_DROPS = r"(?:drop|scrap|abandon|forget|streich|verwerf|vergiss|descart|olvid|oubli)\w*"
 _INSIDE = r"(?:[^,;:.(–—]|[,.](?=\d))"
 _OLD, _NEW = rf"(?P<old>{_INSIDE}{{1,60}}?)", rf"(?P<new>{_INSIDE}{{1,60}})"
 #: What says which value goes, and often which one comes. Words of change in five languages, as data: nothing else
@@ -281,6 +241,8 @@ _GOES = tuple(
     for pattern in (
         rf"\b{_MOVES} (?:\S+ ){{0,3}}?{_FROM} {_OLD} {_TO} {_NEW}",
         rf"\b{_TAKES} {_OLD} {_TO} {_NEW}",
+        rf"^(?P<new>{_INSIDE}{{1,60}}?) (?:will )?{_TAKES} (?P<old>(?:[^\s,;:.(–—]+ ?){{1,4}})",
+        rf"\btak\w+ over {_FROM} (?P<old>(?:[^\s,;:.(–—]+ ?){{1,4}})",
         rf"\b(?:{_AWAY}|{_DROPS}) (?P<old>(?:[^\s,;:.(–—]+ ?){{1,4}})",
         r"(?:^|[,;:] )(?P<old>(?:[^\s,;:.(–—]+ ){1,4})(?:is|are|ist|sind) (?:out|raus)\b",
         rf", (?:not|nicht|no|pas) (?P<old>(?-i:[A-ZÀ-Þ\d$€£]){_INSIDE}{{0,60}})",
@@ -291,6 +253,7 @@ _GOES = tuple(
 #: What says only which value comes.
 _COMES = re.compile(rf"\b{_MOVES} {_TO} {_NEW}|(?:换成|改成|改用)\s*(?P<then>[^\s，。；]+)", re.IGNORECASE)
 _INSTEAD = re.compile(rf"\b(?:instead|stattdessen|{_AWAY})\b|不再|改用", re.IGNORECASE)
+_DIGIT = re.compile(r"\d")
 _CAPITAL = re.compile(r"\w*[A-ZÀ-Þ\d]\w*")
 _SENTENCE = re.compile(r"[.!?]\s+")
 
@@ -351,6 +314,11 @@ def _predecessor(one: Proposal, known: Sequence[Known]) -> tuple[Known | None, s
         there = [other for other in rivals if address(other.subject, other.attribute) == where]
         if len(there) == 1:
             return there[0], ""
+    renewed = [
+        other for other in rivals if other.fact_type == one.fact_type and _renews(one.content, other.content)
+    ]
+    if len(renewed) == 1:
+        return renewed[0], ""
     announced = list(_announced(one.content))
     held = [(other, _terms(f"{other.content} {other.value}")) for other in rivals if announced]
     often = Counter(number for _, numbers in held for number in numbers)
@@ -364,6 +332,28 @@ def _predecessor(one: Proposal, known: Sequence[Known]) -> tuple[Known | None, s
         if found and len(best := _premises(found[max(found)])) == 1:
             return best[0], value
     return None, ""
+
+
+def _renews(newer: str, older: str) -> bool:
+    """Whether two lines differ only in the number or weekday near their end."""
+    new_words = newer.casefold().rstrip(" .!").split()
+    old_words = older.casefold().rstrip(" .!").split()
+    if len(new_words) != len(old_words):
+        return False
+    pairs = list(zip(new_words, old_words, strict=True))
+    first = next((place for place, (new, old) in enumerate(pairs) if new != old), len(pairs))
+    tail = pairs[first:]
+    if first < 2 or not 1 <= len(tail) <= TAIL:
+        return False
+    if all(word.isdecimal() for word in tail[-1]):
+        return False  # "milestone 2" names another thing than "milestone 1"
+    differing = [word for new, old in tail if new != old for word in (new, old)]
+    shared = [new for new, old in tail if new == old]
+    return all(map(_is_value, differing)) and not any(map(_is_value, shared))
+
+
+def _is_value(word: str) -> bool:
+    return is_weekday(word) or _DIGIT.search(word) is not None
 
 
 def _premises(rivals: Sequence[Known]) -> Sequence[Known]:
@@ -385,8 +375,11 @@ def _announced(content: str) -> Iterator[tuple[frozenset[int], frozenset[int], s
             named = [
                 word for word in _CAPITAL.findall(beside) if not (word.istitle() and content.startswith(word))
             ]
-            found = _terms(" ".join(named))
-            yield found, found, _value(match)
+            if named:
+                found = _terms(" ".join(named))
+                yield found, found, _value(match)
+            else:
+                yield _terms(beside), frozenset[int](), _value(match)
 
 
 def _real(content: str, match: re.Match[str]) -> bool:
@@ -420,21 +413,19 @@ _LONG = 100_000  # letters, about 40 ms
 
 
 class OfflineReflector:
-    """Finds facts by rules: every line that a marker announces, in its own words, and a few plain statements.
+    """Finds facts by rules: every line that a marker announces, in its own words.
 
-    A marked line is a fact in any language. Unmarked, only a short sentence of a user that says nothing else is read:
-    "my name is Ada", "the deadline is May 5", "we use Redis for caching", "I live in Lyon". A later marked line takes
-    the place of the fact that it names as gone ("switching from Flask to FastAPI"); in doubt both stay in force. From
-    when on and until when it is so is read from dates ("until March", "the deadline is next Friday"), see
-    `acms.text.moments`. The
-    same turns and facts give the same proposals. Needs no network; a long stretch is read in a worker thread. It writes
-    no summary, so the extractive one stands.
+    A marked line ("Decision: …", "Constraint: …", "Goal: …", "Tried but: …") is a fact in any language. A later marked
+    line supersedes the fact whose subject and attribute it has, or that it names as gone ("switching from Flask to
+    FastAPI"); in doubt both stay. Dates say from when on and until when it is so ("until March", "the deadline is next
+    Friday"), see `acms.text.moments`. The same turns and facts give the same proposals. Needs no network; much text is
+    read in a worker thread. It writes no summary, so the extractive one stands.
 
-    It understands nothing: what is said in any other way, without a marker, is left out.
+    Nothing unmarked becomes a fact: use a model for that, or `ACMS.state`.
     """
 
     #: Names the recipe: another one finds other facts.
-    model: str = "offline4"
+    model: str = "offline5"
 
     async def reflect(self, request: ReflectionRequest) -> Reflection:
         """Return what the turns state, as changes to the facts in force."""
