@@ -114,7 +114,7 @@ async def test_a_session_works_as_the_api_page_shows_it(storage: Storage) -> Non
             "query", token_budget=4000, include_current_episode=True, min_relevance=0.0
         )
         assert items.ledger.why(items[0].id).included
-        assert items.ledger.why_not(message_id) is not None
+        assert items.ledger.why_not(message_id) is None  # the whole session is shown
         assert items.tokens <= 4000
         assert 0 <= items.confidence <= 1
         window = await session.window(budget=8000)
@@ -216,7 +216,7 @@ async def test_a_window_may_keep_its_leading_instructions(storage: Storage) -> N
         assert versions(await session.window(16, keep=["system", "developer"])) == [1, 2, 21, 22]
         assert versions(await session.window(16, keep=["system"])) == [1, 21, 22]
         assert versions(await session.window(16)) == [20, 21, 22]
-        assert versions(await session.window(4, keep=["system", "developer"])) == [22]
+        assert versions(await session.window(5, keep=["system", "developer"])) == []
 
 
 # ── recall ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -280,9 +280,9 @@ async def test_a_closed_episode_stays_the_current_one_until_the_next_message(sto
     async with session_on(storage) as session:
         await fill(session, "first topic", close=True)
         await fill(session, "second topic", "still the second", close=True)
-        assert contents(await session.recall("unrelated")) == ["second topic", "still the second"]
+        assert contents(await session.recall("unrelated", min_relevance=0.1)) == ["second topic", "still the second"]
         await fill(session, "third topic")
-        assert contents(await session.recall("unrelated")) == ["third topic"]
+        assert contents(await session.recall("unrelated", min_relevance=0.1)) == ["third topic"]
 
 
 NINE = "orders one two three four five six seven"
@@ -364,7 +364,7 @@ async def test_a_marker_does_not_make_up_for_relevance(storage: Storage) -> None
     async with session_on(storage) as session:
         await fill(session, "Constraint: lunch is at noon", close=True)
         await fill(session, "hello")
-        items = await session.recall("orders database")
+        items = await session.recall("orders database", min_relevance=0.1)
         assert contents(items) == ["hello"]
         assert items.confidence == 0
 

@@ -99,7 +99,7 @@ async def export(
         ),
     ] = None,
 ) -> None:
-    """Write a session to stdout: verbatim, or as a model provider has it.
+    """Write a session to stdout, verbatim or for a model provider.
 
     Verbatim it is one JSON object a line, which `acms restore` reads. With --as it is one JSON object with the messages
     of the session as they read now, without what is private; --budget keeps its newest part. --json changes nothing.
