@@ -218,7 +218,7 @@ async def test_what_acms_wrote_is_passed_over(storage: Storage) -> None:
     seen = [
         user("<recalled>\nold\n</recalled>"),
         user("<summary>\nold\n</summary>"),
-        {"role": "tool", "tool_call_id": "c1", "content": "(no result was recorded)"},
+        {"role": "tool", "tool_call_id": "c1", "content": "no result: interrupted"},
         user("<recalled>\nold\n</recalled>\na"),
         user("b"),
     ]

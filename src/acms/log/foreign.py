@@ -16,15 +16,13 @@ from typing import Any, TypeAlias
 from acms.errors import ValidationError
 from acms.log import validation
 from acms.log.inline_media import Keep, Place, kept, lifted, referred
-from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
+from acms.log.native_items import AS_GIVEN, RESPONSES, call_of_result, read_call, read_result
+from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 
 __all__ = ["AS_GIVEN", "FIELDS", "KNOWN", "Keep", "Turn", "of_gemini", "read"]
 
 Turn: TypeAlias = dict[str, Any]
 """The keyword arguments of one `ingest`, its idempotency key under "key"."""
-
-AS_GIVEN = "as-given"
-"""Vendor of a `Raw` part that holds what was given beside a part, such as annotations."""
 
 WINDOW = "response.compaction"
 """What OpenAI calls a conversation that was compacted on demand: messages of the user, and what stands for the rest."""
@@ -66,7 +64,7 @@ def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = Non
     place = Place(field, keep)
     if message.get("object") == WINDOW:
         given = {name: value for name, value in message.items() if name not in ("created_at", "metadata")}
-        turn = _window(message, place._replace(vendor="openai-responses"))
+        turn = _window(message, place._replace(vendor=RESPONSES))
         if not given.get("id"):  # known by what it ends with
             given["id"] = message["output"][-1].get("id")
         return [_keyed(turn, given)]
@@ -83,7 +81,7 @@ def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = Non
         item = {
             name: value for name, value in message.items() if name not in (*_OURS, "key", "idempotency_key")
         }
-        return [_keyed(_item(item, place._replace(vendor="openai-responses")), message)]
+        return [_keyed(_item(item, place._replace(vendor=RESPONSES)), message)]
     if of_gemini(message):
         return _content_of_gemini(message, place.at("parts"))
     unknown = sorted(set(message) - KNOWN, key=str)
@@ -408,12 +406,37 @@ def _item(item: Mapping[str, Any], place: Place) -> Turn:
             parts += _surplus_of(item, "output")
             return _answered({"role": "tool", "content": ""}, parts, item["call_id"], place)
         case str():
-            parts = [_raw(item, place)]
+            if (result := _native_result(item, place)) is not None:
+                return result
+            parts = read_call(_lifted(item, place)) or [_raw(item, place)]
         case None if item and item.keys() <= {"id", "type"}:
             parts = [_raw({**item, "type": "item_reference"}, place)]
         case _:
             raise ValidationError("needs a role", field=place.field)
     return {"role": "assistant", "content": "", "parts": parts}
+
+
+def _native_result(item: Mapping[str, Any], place: Place) -> Turn | None:
+    """Read an item as the result of a native call, media beside it; None for every other item."""
+    if call_of_result(item["type"]) is None:
+        return None
+    output, at = item.get("output"), place.at("output")
+    if item["type"] == "custom_tool_call_output" and isinstance(output, list | tuple):
+        media = _contents(output, at)[1]
+        texts = [part.text for part in media if isinstance(part, Text)]
+        item = {**item, "output": "\n".join(texts)}
+    elif item["type"] == "computer_call_output" and isinstance(output, Mapping):
+        media = _input_image({"type": "computer_screenshot", **output}, at) or []
+    else:
+        media = []
+    found = read_result(_lifted(item, place))
+    if found is None:
+        return None
+    return {
+        "role": "tool",
+        "content": "",
+        "parts": [*found, *(one for one in media if isinstance(one, Media))],
+    }
 
 
 def _window(message: Mapping[str, Any], place: Place) -> Turn:
@@ -437,7 +460,12 @@ def _surplus_of(item: Mapping[str, Any], *held: str) -> list[Part]:
 
 def _raw(one: Mapping[str, Any], place: Place) -> Raw:
     """Keep a part or an item word for word; bytes within it are kept elsewhere."""
+    return Raw(place.vendor, dump(_lifted(one, place)))
+
+
+def _lifted(one: Mapping[str, Any], place: Place) -> dict[str, Json]:
+    """Return an item in which bytes are references."""
     try:
-        return Raw(place.vendor, dump(lifted(one, place)))
+        return dict(lifted(one, place))
     except RecursionError as error:
         raise ValidationError("is nested too deep", field=place.field) from error

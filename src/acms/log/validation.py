@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from acms.errors import SessionNotFoundError, ValidationError
+from acms.log.native_items import item_text
 from acms.model import Json, MarkerType, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -435,7 +436,7 @@ def _check_message(found: Sequence[Part], role: Role) -> None:
 
 
 def canonical_text(found: Sequence[Part]) -> str:
-    """Join what a message says: texts, calls as `name(arguments)`, results. Reasoning, media and raw items are not."""
+    """Join what a message says: texts, calls as `name(arguments)`, results, a provider's own items. Not reasoning."""
     lines: list[str] = []
     for part in found:
         if isinstance(part, Text):
@@ -444,6 +445,8 @@ def canonical_text(found: Sequence[Part]) -> str:
             lines.append(f"{part.name}({part.arguments})")
         elif isinstance(part, ToolResult):
             lines.append(part.output)
+        elif isinstance(part, Raw) and (said := item_text(part)):
+            lines.append(said)
     return "\n".join(lines)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from acms.errors import PayloadError, ValidationError
 from acms.log import validation
-from acms.log.foreign import AS_GIVEN
+from acms.log.native_items import item_text
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
 from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
@@ -16,7 +16,6 @@ from acms.providers.codecs import anthropic_blocks as blocks
 from acms.providers.codecs.answers import of
 from acms.providers.codecs.anthropic_turns import (
     BEGINNING,
-    FOREIGN,
     Arranged,
     Arranging,
     SentMessage,
@@ -56,6 +55,8 @@ _SYSTEM = frozenset((Role.SYSTEM, Role.DEVELOPER))
 class _Turns(Arranging):
     """Turns as Gemini takes them: no system message later on, and signatures in place of signed reasoning."""
 
+    _own = VENDOR
+
     def __init__(self) -> None:
         super().__init__(system=False, reasoning=False, cited=False)
         #: Whether a signature stands in front of the part that is read.
@@ -70,9 +71,7 @@ class _Turns(Arranging):
         if isinstance(one, Raw):
             sent = verbatim(one)
             if sent is None or role is not Role.ASSISTANT:
-                if one.vendor != AS_GIVEN:
-                    self._notes[FOREIGN] = None
-                return None
+                return self._read(one)
             return Raw(VENDOR, blocks.dump(sent))
         if isinstance(one, Media) and role is Role.ASSISTANT and (media := sendable(one)) is not None:
             return media  # an image that the model made
@@ -332,7 +331,7 @@ class Gemini:
             case Raw():
                 sent = verbatim(part) if role is Role.ASSISTANT else None
                 if sent is None:
-                    return 0
+                    return 0 if part.vendor == VENDOR else prices.text(item_text(part))
                 if SIGNATURE in sent:
                     return prices.signed("", sent[SIGNATURE])
                 return blocks.BLOCK + self.counter.count(blocks.dump(sent))

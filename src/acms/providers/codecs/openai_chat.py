@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from acms.log.foreign import AS_GIVEN
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
 from acms.providers.codecs import openai_answers, openai_base
@@ -75,9 +74,7 @@ class OpenAIChat(OpenAICodec):
     def _raw(self, raw: Raw, message: PromptMessage, note: openai_base.Note) -> Iterable[Part]:
         item = openai_base.canonical(raw) if raw.vendor in self.vendors else None
         if item is None or item.get("type") not in _CONTENTS[message.role]:
-            if raw.vendor != AS_GIVEN:
-                note("items of other vendors are left out")
-            return ()
+            return openai_base.shown_to_others(raw, note)
         part = _content(item)
         return () if part == Text("") else (part,)
 
