@@ -80,6 +80,8 @@ class MessageReceipt:
     embedded: Embedded = "stored"
     #: True when this key had been ingested before: nothing new was stored.
     repeated: bool = False
+    #: What had to be repaired or cut so that it could be stored, in words.
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +97,14 @@ class Synced:
     unchanged: tuple[str, ...] = ()
     #: Of those appended: what stands in the list before something older. A log only grows at its end, so it is there.
     inserted: tuple[str, ...] = ()
-    #: Places in the list of what ACMS itself wrote into a prompt, recalled text and summaries: not stored.
+    #: Places in the list of what ACMS itself wrote into a prompt, and of messages that say nothing: not stored.
     ignored: tuple[int, ...] = ()
     #: Places in the list of what stands where a message was erased or has expired, and was taken for it: not stored.
     erased: tuple[int, ...] = ()
+    #: By the place in the list: the entries that hold it, those that were there and those that were stored.
+    ids: tuple[tuple[str, ...], ...] = ()
+    #: What had to be repaired or cut so that it could be stored, in words.
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

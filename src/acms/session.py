@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,9 +21,11 @@ from acms.errors import (
     ValidationError,
 )
 from acms.knowledge import Cardinality, Fact, Scope
-from acms.log import foreign, trust, validation
 from acms.log import policy as policy_levels
+from acms.log import trust, validation
+from acms.log.foreign import Turn
 from acms.log.policy import ResolvedPolicy
+from acms.log.repair import rename_repeated_calls
 from acms.model import (
     ANY,
     EMPTY,
@@ -57,6 +60,7 @@ from acms.text.markers import detect
 from acms.view import View
 from acms.write import retirement, rewrite
 from acms.write import sync as syncing
+from acms.write.door import read_message, with_something
 from acms.write.episodes import TIME_GAP
 from acms.write.queue import AppendRequest, Delivered, Writer, receipts_of
 from acms.write.rewrite import DETECTED
@@ -182,7 +186,7 @@ class ACMS(View):
     async def ingest(
         self,
         role: str | Role | Mapping[str, Any],
-        content: str = "",
+        content: str | Sequence[Any] | None = "",
         *,
         markers: Sequence[str] | None = None,
         actor_id: str | None = None,
@@ -201,15 +205,18 @@ class ACMS(View):
 
         In place of a role it takes a whole message as a provider writes it: of Chat Completions, an item of Responses,
         a message of Anthropic; its own id is its key. One that holds several results of tools becomes several
-        messages, stored together: the id is that of the last. Media stay references; bytes go to
-        `ACMSConfig(media=…)` or are refused.
+        messages, stored together: the id is that of the last. `content` may be a provider's list of parts. Media stay
+        references; bytes go to `ACMSConfig(media=…)`, without it only their hash is stored.
+
+        Text that cannot be stored as it is, such as half a surrogate pair or an output of many megabytes, is repaired
+        or cut, which `last_receipt.notes` says; with `ACMSConfig(strict=True)` it is a `ValidationError`.
 
         Explicit `markers` replace those found in the text; `[]` means none. `tool_calls` are `{"id", "name",
         "arguments"}` or the nested form of chat completions; `tool_call_id` answers one. With an `idempotency_key` a
         repeated call changes nothing and returns the id of the first one. Raises `ValidationError` with the field at
         fault, `IdempotencyMismatchError`, or a `StorageError`; then nothing was stored.
         """
-        given: dict[str, Any] = {
+        more: dict[str, Any] = {
             "markers": markers,
             "actor_id": actor_id,
             "metadata": metadata,
@@ -219,26 +226,34 @@ class ACMS(View):
         if isinstance(role, Mapping):
             if content or tool_calls or tool_call_id or parts:
                 raise ValidationError("stands alone: it says all that there is to say", field="message")
-            more = {name: value for name, value in given.items() if value is not None}
-            if privacy is not Privacy.ALLOW:
-                more["privacy"] = privacy
-            drafts = self._drafts(
-                role if idempotency_key is None else {**role, "key": idempotency_key}, "", more
-            )
+            message = role if idempotency_key is None else {**role, "key": idempotency_key}
         else:
-            draft = self._draft(
-                "",
-                role=role,
-                content=content,
-                tool_calls=tool_calls,
-                tool_call_id=tool_call_id,
-                parts=parts,
-                privacy=privacy,
-                key=idempotency_key,
-                **given,
-            )
-            drafts = [draft]
-        return (await self._ingest(drafts))[-1].message_id
+            validation.spoken(role, content, tool_calls, tool_call_id, parts)
+            said = {
+                "content": content,
+                "tool_calls": tool_calls,
+                "tool_call_id": tool_call_id,
+                "parts": parts,
+            }
+            plain = content is None or isinstance(content, str)
+            if plain and (content or self._shared.config.strict or role != Role.ASSISTANT):
+                try:
+                    draft = self._draft("", role=role, privacy=privacy, key=idempotency_key, **said, **more)
+                    return (await self._ingest([draft]))[-1].message_id
+                except ValidationError:
+                    if self._shared.config.strict:
+                        raise
+            who = validation.choice(role, Role, "role").value
+            message = {"role": who, **{name: value for name, value in said.items() if value is not None}}
+            if idempotency_key is not None:
+                message["key"] = idempotency_key
+        more = {name: value for name, value in more.items() if value is not None}
+        if privacy is not Privacy.ALLOW:
+            more["privacy"] = privacy
+        drafts, notes = self._drafts(message, "", more)
+        receipts = await self._ingest(drafts)
+        self.last_receipt = replace(receipts[-1], notes=notes) if notes else receipts[-1]
+        return receipts[-1].message_id
 
     async def ingest_many(
         self,
@@ -255,19 +270,30 @@ class ACMS(View):
         is for `sync`: here it is an `IdempotencyMismatchError`.
         """
         checked = _listed(messages, validation.BATCH)
+        renamed: tuple[str, ...] = ()
+        if not self._shared.config.strict:
+            checked, renamed = rename_repeated_calls(checked)
         drafts: list[Draft] = []
+        notes: list[tuple[str, ...]] = []
         for index, message in enumerate(checked):
             values = dict(message)
             if idempotency_key is not None and all(
                 values.get(name) is None for name in ("key", "idempotency_key", "id")
             ):
                 values["key"] = f"{validation.name(idempotency_key, 'idempotency_key')}:{index}"
-            drafts += self._drafts(values, f"messages[{index}]")
+            made, repaired = self._drafts(values, f"messages[{index}]", listed=True)
+            drafts += made
+            notes += [(*renamed, *repaired)] * len(made)
         try:
-            return await self._ingest(drafts, last_message) if drafts else []
+            receipts = await self._ingest(drafts, last_message) if drafts else []
         except IdempotencyMismatchError as error:
             hint = "hand the whole list to sync(messages): it appends what is new and replaces what changed"
             raise IdempotencyMismatchError(str(error), options=(*error.options, hint)) from error
+        if not any(notes):
+            return receipts
+        found = [replace(one, notes=said) for one, said in zip(receipts, notes, strict=True)]
+        self.last_receipt = found[-1]
+        return found
 
     async def sync(
         self,
@@ -302,18 +328,24 @@ class ACMS(View):
             await self._stored(done.context, done.delivered, done.rewrites)
         return done.result
 
-    def _drafts(self, message: Mapping[str, Any], field: str, more: Mapping[str, Any] = EMPTY) -> list[Draft]:
+    def _drafts(
+        self, message: Mapping[str, Any], field: str, more: Mapping[str, Any] = EMPTY, *, listed: bool = False
+    ) -> tuple[list[Draft], tuple[str, ...]]:
         """Check one message, ours or a provider's, at the border; a provider's may be several of ours.
 
-        `more` is said of each of them besides.
+        `more` is said of each of them besides. Returned are also notes of what had to be repaired.
         """
         called = next(
             (name for name in ("key", "idempotency_key", "id") if message.get(name) is not None), "key"
         )
-        turns = foreign.read(message, field, keep=self._shared.config.media)
-        return [
-            self._draft(f"{field}." if field else "", called=called, **{**turn, **more}) for turn in turns
-        ]
+        prefix = f"{field}." if field else ""
+        strict = self._shared.config.strict
+
+        def check(turns: Sequence[Turn]) -> list[Draft]:
+            said = turns if strict else [with_something(turn) for turn in turns]
+            return [self._draft(prefix, called=called, **{**turn, **more}) for turn in said]
+
+        return read_message(message, field, self._shared.config.media, check, strict=strict, listed=listed)
 
     def _draft(
         self,
@@ -338,7 +370,8 @@ class ACMS(View):
         try:
             validation.spoken(role, content, tool_calls, tool_call_id, parts)
             who = (_ROLES.get(role) if type(role) is str else None) or validation.choice(role, Role, "role")
-            found, text = validation.parts(who, content, parts, tool_calls, tool_call_id)
+            most = validation.STRICT_PARTS if shared.config.strict else validation.PARTS
+            found, text = validation.parts(who, content, parts, tool_calls, tool_call_id, most=most)
             private = privacy if privacy is Privacy.ALLOW else validation.choice(privacy, Privacy, "privacy")
             plain = EMPTY if metadata is None else validation.metadata(metadata)
             actor = None if actor_id is None else validation.name(actor_id, "actor_id")

@@ -235,17 +235,15 @@ def test_an_unfinished_group_is_shown_whole_while_it_is_the_newest() -> None:
     ]
 
 
-def test_an_unfinished_group_in_the_middle_is_hidden_with_its_reason() -> None:
+def test_an_interrupted_group_stays_where_its_newest_answer_stands() -> None:
     log = Log()
     log.say("assistant", calls=["c1", "c2"])
     log.say("tool", "one of two", answers="c1")
     log.say("user", "never mind")
     folded = units(log.sequence(), whole=True)
-    assert versions_of(folded.units) == [(3,)]
-    assert [(one.version, reason) for one, reason in folded.hidden] == [
-        (1, "its tool calls were never all answered"),
-        (2, "its tool calls were never all answered"),
-    ]
+    assert versions_of(folded.units) == [(1, 2), (3,)]
+    assert [unit.complete for unit in folded.units] == [False, True]
+    assert folded.hidden == []
 
 
 def test_a_result_without_a_call_has_no_group_and_is_shown_as_text_of_the_user() -> None:

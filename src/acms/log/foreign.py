@@ -41,6 +41,8 @@ KNOWN = FIELDS | _OPENAI | _ANSWER | {"idempotency_key"}
 _OURS = ("markers", "created_at", "privacy", "origin", "actor_id")
 _ENVELOPE = ("audio", "annotations", "phase", "model", "stop_reason", "stop_sequence", "stop_details", "usage",
              "container")  # fmt: skip
+_NOTHING: tuple[Json, ...] = (None, "", [], {})
+_REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
 _MARKS = frozenset(("cache_control", "prompt_cache_breakpoint"))
 _CHAT = frozenset(("image_url", "input_audio", "file"))
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -54,8 +56,12 @@ def dump(value: Json) -> str:
         raise ValidationError(f"holds what is not JSON: {error}", field="message") from error
 
 
-def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = None) -> list[Turn]:
+def read(
+    message: Mapping[str, Any], field: str = "", *, keep: Keep | None = None, strict: bool = False
+) -> list[Turn]:
     """Read one message of a provider, or one of ours, as the messages it is in a log.
+
+    A field that is not known is kept for the provider that it came from; when `strict` it is an error.
 
     They are more than one where a message of the user holds several results of tools. `field` is its name in errors.
     What is a message of ours already comes back as it is.
@@ -85,9 +91,9 @@ def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = Non
     if of_gemini(message):
         return _content_of_gemini(message, place.at("parts"))
     unknown = sorted(set(message) - KNOWN, key=str)
-    if unknown:
+    if unknown and strict:
         raise ValidationError(f"unknown field {unknown[0]!r}", field=field)
-    return _spoken(message, place)
+    return _spoken(message, place, unknown)
 
 
 def _keyed(turn: Turn, message: Mapping[str, Any]) -> Turn:
@@ -106,7 +112,7 @@ def _keyed(turn: Turn, message: Mapping[str, Any]) -> Turn:
 # ── messages with a role ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _spoken(message: Mapping[str, Any], place: Place) -> list[Turn]:
+def _spoken(message: Mapping[str, Any], place: Place, unknown: Sequence[str]) -> list[Turn]:
     place = place._replace(vendor=_vendor(message))
     name = message.get("name")
     if message["role"] == "function" and isinstance(name, str):  # before calls had ids
@@ -114,6 +120,7 @@ def _spoken(message: Mapping[str, Any], place: Place) -> list[Turn]:
         return [_keyed(turn, message)]
     turn: Turn = {"role": message["role"], "content": ""}
     answers, parts = _contents(message.get("content"), place.at("content"))
+    parts = [*_reasoning(message, place), *parts]
     if message.get("refusal"):
         parts.append(Text(place.at("refusal").text(message["refusal"])))
     parts += _calls(message, place)
@@ -133,8 +140,41 @@ def _spoken(message: Mapping[str, Any], place: Place) -> list[Turn]:
         rest["audio"] = _heard(rest["audio"], place.at("audio"), parts)
     if message.get("status") not in (None, "completed"):
         rest["status"] = message["status"]
+    fields = {name: message[name] for name in unknown if name not in _MARKS and message[name] not in _NOTHING}
+    if fields:
+        rest["fields"] = {place.vendor: lifted(fields, place)}
     _say(turn, parts, rest)
     return _numbered([*answers, turn], message)
+
+
+def _reasoning(message: Mapping[str, Any], place: Place) -> list[Part]:
+    """Return what a model thought, in the first of the fields that servers of the chat format have for it."""
+    for block in _rows(message.get("thinking_blocks")):
+        if isinstance(block.get("thinking"), str):
+            return [
+                part
+                for one in _rows(message["thinking_blocks"])
+                if isinstance(one.get("thinking"), str)
+                for part in _thinking(one, place.at("thinking_blocks"))
+            ]
+    found: list[Part] = []
+    for detail in _rows(message.get("reasoning_details")):
+        text = detail.get("text") or detail.get("summary")
+        if isinstance(text, str) and text:
+            signed = str(detail.get("format")).startswith("anthropic") and isinstance(
+                detail.get("signature"), str
+            )
+            found.append(
+                Reasoning(place.at("reasoning_details").text(text), detail["signature"] if signed else None)
+            )
+    for name in ("reasoning_content", "reasoning"):
+        if not found and isinstance(message.get(name), str) and message[name]:
+            found.append(Reasoning(place.at(name).text(message[name])))
+    return found if message["role"] == "assistant" else []
+
+
+def _rows(value: object) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list | tuple) else []
 
 
 def of_gemini(message: Mapping[str, Any]) -> bool:
@@ -236,7 +276,8 @@ def _vendor(message: Mapping[str, Any]) -> str:
         return "openai-chat" if "input_audio" in kinds else "openai-responses"
     if message.get("role") in ("tool", "developer") or any(kind in _CHAT for kind in kinds):
         return "openai-chat"
-    return "openai-chat" if any(message.get(name) for name in ("tool_calls", *_OPENAI)) else "anthropic"
+    chat = any(message.get(name) for name in ("tool_calls", *_OPENAI, *_REASONING))
+    return "openai-chat" if chat or isinstance(content, str) else "anthropic"
 
 
 def _call(call: object, place: Place) -> Iterator[Part]:
@@ -250,6 +291,11 @@ def _call(call: object, place: Place) -> Iterator[Part]:
         yield ToolCall(id, at.at("name").name(name), at.at("input").text(given))
         yield Raw(AS_GIVEN, dump({"id": call.get("id"), "type": "custom"}))
         return
+    extra = call.get("extra_content")
+    google = extra.get("google") if isinstance(extra, Mapping) else None
+    signature = google.get("thought_signature") if isinstance(google, Mapping) else None
+    if isinstance(signature, str) and signature:
+        yield Raw("gemini", dump({"thoughtSignature": place.at("extra_content").text(signature)}))
     yield validation.call(call, place.field)
 
 

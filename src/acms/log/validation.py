@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Named limits; sizes in bytes of UTF-8, counts in items.
 MESSAGE_BYTES = 1_048_576
 NAME_CHARS = 255
-PARTS = 256
+PARTS, STRICT_PARTS = 4_096, 256
 MARKERS = 16
 LABELS = 32
 BATCH = 1_000
@@ -378,6 +378,8 @@ def parts(
     given: Sequence[Part] | None,
     tool_calls: Sequence[Mapping[str, Json]] | None,
     tool_call_id: str | None,
+    *,
+    most: int = PARTS,
 ) -> tuple[tuple[Part, ...], str]:
     """Return the parts of a message and its canonical text.
 
@@ -406,8 +408,8 @@ def parts(
         found.append(call(one, f"tool_calls[{index}]"))
     for index, part in enumerate(given or ()):
         found.append(_part(part, f"parts[{index}]"))
-    if len(found) > PARTS:
-        raise ValidationError(f"has {len(found)} parts, the limit is {PARTS}", field="parts")
+    if len(found) > most:
+        raise ValidationError(f"has {len(found)} parts, the limit is {most}", field="parts")
     _check_message(found, role)
     return tuple(found), text(canonical_text(found), "content")
 
