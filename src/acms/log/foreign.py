@@ -17,7 +17,7 @@ from acms.errors import ValidationError
 from acms.log import validation
 from acms.log.inline_media import Keep, Place, kept, lifted, referred
 from acms.log.native_items import AS_GIVEN, RESPONSES, call_of_result, read_call, read_result
-from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
+from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 
 __all__ = ["AS_GIVEN", "FIELDS", "KNOWN", "Keep", "Turn", "of_gemini", "read"]
 
@@ -452,9 +452,10 @@ def _item(item: Mapping[str, Any], place: Place) -> Turn:
             parts += _surplus_of(item, "output")
             return _answered({"role": "tool", "content": ""}, parts, item["call_id"], place)
         case str():
-            if (result := _native_result(item, place)) is not None:
-                return result
-            parts = read_call(_lifted(item, place)) or [_raw(item, place)]
+            if call_of_result(item["type"]) is not None:
+                return _native_result(item, place)
+            held = _lifted(item, place)
+            parts = read_call(held) or [Raw(place.vendor, dump(held))]
         case None if item and item.keys() <= {"id", "type"}:
             parts = [_raw({**item, "type": "item_reference"}, place)]
         case _:
@@ -462,27 +463,22 @@ def _item(item: Mapping[str, Any], place: Place) -> Turn:
     return {"role": "assistant", "content": "", "parts": parts}
 
 
-def _native_result(item: Mapping[str, Any], place: Place) -> Turn | None:
-    """Read an item as the result of a native call, media beside it; None for every other item."""
-    if call_of_result(item["type"]) is None:
-        return None
+def _native_result(item: Mapping[str, Any], place: Place) -> Turn:
+    """Read an item as the result of a native call, media beside it, or word for word where it answers none."""
     output, at = item.get("output"), place.at("output")
+    media: list[Part] = []
     if item["type"] == "custom_tool_call_output" and isinstance(output, list | tuple):
         media = _contents(output, at)[1]
-        texts = [part.text for part in media if isinstance(part, Text)]
-        item = {**item, "output": "\n".join(texts)}
+        item = {**item, "output": "\n".join([part.text for part in media if isinstance(part, Text)])}
     elif item["type"] == "computer_call_output" and isinstance(output, Mapping):
         media = _input_image({"type": "computer_screenshot", **output}, at) or []
-    else:
-        media = []
-    found = read_result(_lifted(item, place))
+        item = {name: value for name, value in item.items() if name != "output"}
+    held = _lifted(item, place)
+    found = read_result(held)
     if found is None:
-        return None
-    return {
-        "role": "tool",
-        "content": "",
-        "parts": [*found, *(one for one in media if isinstance(one, Media))],
-    }
+        return {"role": "assistant", "content": "", "parts": [Raw(place.vendor, dump(held)), *media]}
+    beside = [one for one in media if not isinstance(one, Text)]
+    return {"role": "tool", "content": "", "parts": [*found, *beside]}
 
 
 def _window(message: Mapping[str, Any], place: Place) -> Turn:

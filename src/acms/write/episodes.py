@@ -17,7 +17,6 @@ from typing import NamedTuple
 from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
 from acms.log.encoding import micros
 from acms.log.in_force import GONE, Cover, read_as
-from acms.log.validation import PARTS
 from acms.model import EMPTY, Draft, Entry, EpisodeStatus, Json, Kind, Role, ToolCall, ToolResult
 from acms.nouns import episode_id
 from acms.results import Episode
@@ -27,7 +26,7 @@ TIME_GAP = "time_gap"
 TOOL_RESULT = "tool_result"
 PATTERN = "pattern"
 
-_OPEN_CALLS = PARTS
+_OPEN_CALLS = 1_024
 """How many unanswered calls a tail remembers; older ones count as abandoned."""
 
 

@@ -34,6 +34,8 @@ from acms.providers.codecs.framing import (
 from acms.providers.tokens import token_counter
 from acms.text.chat_messages import ORPHAN, wrap
 
+OWN_MODELS = re.compile(r"(?:ft:)?(?:gpt-(?!oss)|chatgpt-|o\d)")
+"""Models that OpenAI serves itself."""
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 """A name of a tool, and of who speaks."""
 FUNCTIONS = 128
@@ -220,7 +222,7 @@ class OpenAICodec(ABC):
         role = message.role
         contents: list[Part] = []
         tools: list[Part] = []
-        for part in message.parts:
+        for at, part in enumerate(message.parts):
             match part:
                 case Text():
                     if part.text:
@@ -238,14 +240,14 @@ class OpenAICodec(ABC):
                     contents.append(self._medium(part, role, note))
                 case Reasoning():
                     note("reasoning is left out")
-                case Raw() if self._belongs_to_tool(part):
+                case Raw() if self._belongs_to_tool(part, message.parts[at + 1 : at + 2]):
                     tools.append(part)
                 case Raw():
                     contents.extend(self._raw(part, message, note))
         return [*_run_together(contents), *tools]
 
-    def _belongs_to_tool(self, raw: Raw) -> bool:
-        """Return whether a part is the rest of a native call or result that stands before it."""
+    def _belongs_to_tool(self, raw: Raw, behind: Sequence[Part]) -> bool:
+        """Return whether a part is sent with the call or result beside it; `behind` is the part behind it, if any."""
         return False
 
     def _call(self, call: ToolCall, note: Note) -> ToolCall:

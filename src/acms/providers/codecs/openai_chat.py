@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from acms.log.native_items import AS_GIVEN
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
-from acms.providers.codecs import openai_answers, openai_base
+from acms.providers.codecs import gemini, openai_answers, openai_base
 from acms.providers.codecs.framing import dump, thawed
 from acms.providers.codecs.openai_base import (
     BREAKPOINT,
     NAME,
+    OWN_MODELS,
     OpenAICodec,
     check_key,
     check_name,
@@ -37,13 +39,16 @@ _CONTENTS = {
     Role.TOOL: {"text"},
 }
 _ROLES = {role.value: role for role in Role}
+_REQUESTED = frozenset(("prefix", "partial"))
+"""Fields with which a request asks that the model goes on with a message."""
 
 
 class OpenAIChat(OpenAICodec):
     """The format of `client.chat.completions.create`.
 
-    All five roles exist. Reasoning is not sent, images go with messages of the user, and a `Raw` part of the vendor
-    "openai-chat" is one part of a content list.
+    All five roles exist. Images go with messages of the user, and a `Raw` part of the vendor "openai-chat" is one part
+    of a content list. Fields that only other servers of the format have, such as `reasoning_content`, and the thought
+    signatures of Gemini's calls are sent back to models that are not OpenAI's; reasoning is not sent otherwise.
 
     Texts are counted by `counter`, the model's own vocabulary when none is given. Counts are exact for messages of text
     and plain tools on the models of the published recipe. Everywhere else a budget is compared with a bound by
@@ -55,6 +60,19 @@ class OpenAIChat(OpenAICodec):
     id_chars = 40
     vendors: tuple[str, ...] = ("openai-chat",)
     recipe = True
+
+    @property
+    def _returns_fields(self) -> bool:
+        """Return whether fields that OpenAI does not know go back to where they came from."""
+        return OWN_MODELS.match(self.model) is None
+
+    def _belongs_to_tool(self, raw: Raw, behind: Sequence[Part]) -> bool:
+        called = any(isinstance(part, ToolCall) for part in behind)
+        return called and self._returns_fields and gemini.signature(raw) is not None
+
+    def _parts(self, message: PromptMessage, note: openai_base.Note) -> list[Part]:
+        found = super()._parts(message, note)
+        return found if any(_fields(part) is None for part in found) else []
 
     def _named(self, message: PromptMessage) -> bool:
         name = message.name
@@ -72,6 +90,10 @@ class OpenAIChat(OpenAICodec):
         return openai_base.mention(media)
 
     def _raw(self, raw: Raw, message: PromptMessage, note: openai_base.Note) -> Iterable[Part]:
+        fields = _fields(raw)
+        if fields is not None:
+            sent = self._returns_fields and message.role is Role.ASSISTANT
+            return (_kept_fields(fields),) if sent else ()
         item = openai_base.canonical(raw) if raw.vendor in self.vendors else None
         if item is None or item.get("type") not in _CONTENTS[message.role]:
             return openai_base.shown_to_others(raw, note)
@@ -105,6 +127,7 @@ class OpenAIChat(OpenAICodec):
         written: dict[str, Json] = {"role": role.value}
         contents: list[dict[str, Json]] = []
         calls: list[dict[str, Json]] = []
+        extra: dict[str, Json] = {}
         for part in message.parts:
             match part:
                 case Text(text):
@@ -112,11 +135,16 @@ class OpenAIChat(OpenAICodec):
                 case Media():
                     self._stated(part)
                     contents.append(chat_messages.medium(part))
+                case Raw() if (signed := gemini.signature(part)) is not None:
+                    extra = {"extra_content": {"google": {"thought_signature": signed}}}
+                case Raw() if (fields := _fields(part)) is not None:
+                    written.update(fields)
                 case Raw():
                     contents.append(openai_base.canonical(part) or {})
                 case ToolCall(call_id, name, arguments):
                     function = {"name": name, "arguments": arguments}
-                    calls.append({"id": call_id, "type": "function", "function": function})
+                    calls.append({"id": call_id, "type": "function", "function": function, **extra})
+                    extra = {}
                 case ToolResult(call_id, output):
                     written["tool_call_id"] = call_id
                     contents.append({"type": "text", "text": output})
@@ -160,8 +188,12 @@ class OpenAIChat(OpenAICodec):
                     part = _content(openai_base.unmarked(item))
                     covered = covered and isinstance(part, Text)
                     total += self.referred(part.ref) if isinstance(part, Media) else self._part_cost(part)
+            if (kept := _unknown_fields(message)) is not None:
+                covered = False
+                total += self._part_cost(kept)
             for call in message.get("tool_calls", ()):
                 covered = False
+                total += sum([self._part_cost(part) for part in _signature_of(call)])
                 total += framing.call(call["id"], call["function"]["name"], call["function"]["arguments"])
             for key in ("refusal", "audio"):
                 if message.get(key):
@@ -195,7 +227,7 @@ class OpenAIChat(OpenAICodec):
         waiting: dict[str, None] = {}
         for index, message in enumerate(messages):
             field = f"messages[{index}]"
-            role = _check_message(message, field)
+            role = _check_message(message, field, more=self._returns_fields)
             if role is Role.TOOL:
                 call_id = message["tool_call_id"]
                 if call_id not in waiting:
@@ -268,20 +300,54 @@ def _read(message: Mapping[str, Json]) -> PromptMessage:
         parts.extend(_content(openai_base.unmarked(item)) for item in content or ())
     if message.get("refusal"):
         parts.append(Raw("openai-chat", dump({"type": "refusal", "refusal": message["refusal"]})))
+    if (kept := _unknown_fields(message)) is not None:
+        parts.append(kept)
     for call in message.get("tool_calls", ()):
+        parts.extend(_signature_of(call))
         parts.append(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]))
     return PromptMessage(role=role, parts=tuple(parts), name=message.get("name"))
+
+
+def _fields(part: Part) -> dict[str, Json] | None:
+    """Return the fields of a message that its server alone knows; None for any other part."""
+    if not isinstance(part, Raw) or part.vendor != AS_GIVEN or '"fields"' not in part.json:
+        return None
+    kept = (openai_base.canonical(part) or {}).get("fields")
+    fields = kept.get("openai-chat") if isinstance(kept, dict) else None
+    if not isinstance(fields, dict):
+        return None
+    return {name: value for name, value in fields.items() if name not in _REQUESTED}
+
+
+def _kept_fields(fields: Mapping[str, Json]) -> Raw:
+    return Raw(AS_GIVEN, dump({"fields": {"openai-chat": thawed(fields)}}))
+
+
+def _unknown_fields(message: Mapping[str, Json]) -> Raw | None:
+    """Return the fields of a message of a payload that only its server knows, as a part; None for none."""
+    known = _KEYS[Role.ASSISTANT]
+    fields = {name: value for name, value in message.items() if name not in known}
+    return _kept_fields(fields) if fields and message["role"] == Role.ASSISTANT.value else None
+
+
+def _signature_of(call: Mapping[str, Json]) -> Sequence[Part]:
+    """Return the thought signature of a call of Gemini's as the part that stands before the call."""
+    match call.get("extra_content"):
+        case {"google": {"thought_signature": str(signed)}}:
+            return (gemini.signed(signed),)
+        case _:
+            return ()
 
 
 # ── what the API refuses ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _check_message(message: Json, field: str) -> Role:
+def _check_message(message: Json, field: str, *, more: bool) -> Role:
     role = _ROLES.get(str(message.get("role"))) if isinstance(message, Mapping) else None
     if role is None:
         raise fault(f"must have one of the roles {', '.join(_ROLES)}", f"{field}.role")
     unknown = sorted(set(message) - _KEYS[role])
-    if unknown:
+    if unknown and not (more and role is Role.ASSISTANT):
         raise fault(
             f"does not belong to a message of the {role.value}: leave it out", f"{field}.{unknown[0]}"
         )

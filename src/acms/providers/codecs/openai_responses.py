@@ -95,7 +95,7 @@ class OpenAIResponses(OpenAICodec):
             return openai_base.shown_to_others(raw, note)
         return (Raw(_VENDOR, dump(item)),)
 
-    def _belongs_to_tool(self, raw: Raw) -> bool:
+    def _belongs_to_tool(self, raw: Raw, behind: Sequence[Part]) -> bool:
         rest = rest_of_item(raw)
         return rest is not None and (rest["type"] in _FUNCTION or is_native(rest["type"]))
 
