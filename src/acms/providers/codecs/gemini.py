@@ -19,11 +19,12 @@ from acms.providers.codecs.anthropic_turns import (
     Arranged,
     Arranging,
     SentMessage,
+    SentPart,
     Turn,
     speaker_name,
 )
 from acms.providers.codecs.calibration import Calibration
-from acms.providers.codecs.framing import thawed
+from acms.providers.codecs.framing import check_strings, thawed
 from acms.providers.tokens import default_counter
 from acms.text.chat_messages import NO_RESULT
 
@@ -44,6 +45,13 @@ VENDOR = "gemini"
 SIGNATURE = "thoughtSignature"
 REASONING = "reasoning is left out: what the model needs of it lies in its thought signatures"
 
+UNSIGNED_CALLS = "calls of other models are sent with the provider's stand-in for a thought signature"
+SKIP = "skip_thought_signature_validator"
+"""The signature that the provider documents for calls its models did not make (ai.google.dev, "Thought signatures").
+
+Gemini 3 and later refuse the first call of a step without one.
+"""
+_SIGNS = re.compile(r"(?:models/)?gemini-(?:[3-9]|\d\d)")
 _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=]+)\Z")
 _FILE = re.compile(r"gs://|https://")
 _YOUTUBE = re.compile(r"https://(?:www\.|m\.)?(?:youtube\.com|youtu\.be)/")
@@ -146,6 +154,19 @@ def signed(found: str) -> Raw:
     return Raw(VENDOR, blocks.dump({SIGNATURE: found}))
 
 
+def _with_signed_call(message: SentMessage) -> SentMessage:
+    """Return a message whose first call has a signature: the provider's stand-in where another model made the call."""
+    shown = message.shown
+    first = next((at for at, one in enumerate(shown) if isinstance(one.part, ToolCall)), None)
+    if message.role is not Role.ASSISTANT or first is None:
+        return message
+    before = shown[first - 1].part if first else None
+    if isinstance(before, Raw) and signature(before) is not None:
+        return message
+    stand_in = SentPart(signed(SKIP), shown[first].at)
+    return message._replace(shown=(*shown[:first], stand_in, *shown[first:]))
+
+
 def sendable(media: Media) -> Media | None:
     """Return media as a part can hold them: inline, or a file that the provider has or fetches; None for others."""
     inline = _DATA.match(media.ref)
@@ -195,6 +216,9 @@ class Gemini:
         self._sizes = blocks.Sizes()
         self._prices = blocks.Prices(self.counter, image=IMAGE, sizes=self._sizes)
         self._beginning = self._prices.text(BEGINNING)
+        #: Whether it refuses a call without a thought signature.
+        self._wants_signatures = _SIGNS.match(self.model) is not None
+        self._stand_in = self._prices.signed("", SKIP) if self._wants_signatures else 0
 
     # ── what is sent ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -207,7 +231,12 @@ class Gemini:
         return self._arranged(messages).notes
 
     def _arranged(self, messages: Sequence[PromptMessage]) -> Arranged:
-        return _Turns().of(messages)
+        arranged = _Turns().of(messages)
+        if not self._wants_signatures:
+            return arranged
+        said = tuple([_with_signed_call(message) for message in arranged.said])
+        notes = arranged.notes if said == arranged.said else (*arranged.notes, UNSIGNED_CALLS)
+        return Arranged(said, notes)
 
     def render(
         self,
@@ -279,7 +308,8 @@ class Gemini:
             raise PayloadError(
                 "must be a list of contents, and not empty: give at least one message", field="contents"
             )
-        waiting: list[str] = []
+        waiting: list[tuple[str, str]] = []
+        before = ""
         for at, content in enumerate(contents):
             field = f"contents[{at}]"
             if not isinstance(content, Mapping) or content.get("role") not in ("user", "model"):
@@ -287,16 +317,19 @@ class Gemini:
             parts = content.get("parts")
             if not isinstance(parts, list) or not parts or not all(isinstance(one, Mapping) for one in parts):
                 raise PayloadError("must be a list of parts, and not empty", field=f"{field}.parts")
-            answered = [str(one["functionResponse"].get("id")) for one in parts if "functionResponse" in one]
-            if sorted(answered) != sorted(waiting):
+            if any(one == {"text": ""} for one in parts):
+                raise PayloadError("a text must say something", field=f"{field}.parts")
+            if sorted(_named_ids(parts, "functionResponse")) != sorted(waiting):
                 raise PayloadError("every call must be answered by the next content, once", field=field)
-            waiting = [str(one["functionCall"].get("id")) for one in parts if "functionCall" in one]
-            if waiting and content["role"] != "model":
-                raise PayloadError("the user does not call tools", field=field)
+            waiting = _named_ids(parts, "functionCall")
+            if waiting and (content["role"] != "model" or before == "model"):
+                raise PayloadError("only the model calls tools, behind a content of the user", field=field)
+            before = content["role"]
         if waiting:
             raise PayloadError("every call must be answered by the next content", field="contents")
         if contents[0]["role"] != "user":
             raise PayloadError("the first content must be the user's", field="contents[0].role")
+        check_strings(payload)
 
     # ── what it costs ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -324,7 +357,7 @@ class Gemini:
                 return prices.result(part.output)
             case ToolCall():
                 name, written = blocks.name(part.name), blocks.arguments(part.arguments)[1]
-                return prices.call(part.call_id, f"{name} {name}", written)
+                return prices.call(part.call_id, f"{name} {name}", written) + self._stand_in
             case Media():
                 media = None if role in _SYSTEM else sendable(part)
                 return prices.text(blocks.mention(part)) if media is None else prices.media(media)
@@ -332,6 +365,8 @@ class Gemini:
                 sent = verbatim(part) if role is Role.ASSISTANT else None
                 if sent is None:
                     return 0 if part.vendor == VENDOR else prices.text(item_text(part))
+                if sent.get(SIGNATURE) == SKIP and self._wants_signatures:
+                    return 0  # the call has paid for it
                 if SIGNATURE in sent:
                     return prices.signed("", sent[SIGNATURE])
                 return blocks.BLOCK + self.counter.count(blocks.dump(sent))
@@ -383,6 +418,12 @@ class Gemini:
         """Learn from a request of so many raw tokens how far counts can be relied on; nothing from a report of none."""
         if tokens > 0 and usage.input_tokens > 0:
             self.calibration.observe(tokens, usage.input_tokens)
+
+
+def _named_ids(parts: Sequence[Mapping[str, Any]], kind: str) -> list[tuple[str, str]]:
+    """Return the ids and names of the calls, or of the answers, among some parts."""
+    found = [one[kind] for one in parts if kind in one]
+    return [(str(one.get("id")), str(one.get("name"))) for one in found]
 
 
 def _first(source: object, *names: str) -> int | None:

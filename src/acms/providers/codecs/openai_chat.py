@@ -9,7 +9,7 @@ from acms.log.native_items import AS_GIVEN
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
 from acms.providers.codecs import gemini, openai_answers, openai_base
-from acms.providers.codecs.framing import dump, thawed
+from acms.providers.codecs.framing import check_strings, dump, thawed
 from acms.providers.codecs.openai_base import (
     BREAKPOINT,
     NAME,
@@ -247,6 +247,7 @@ class OpenAIChat(OpenAICodec):
             raise fault(f"ends before the answer to {next(iter(waiting))!r}: answer every call", "messages")
         check_tools(payload, lambda tool: tool.get("function") if tool.get("type") == "function" else {})
         check_key(payload)
+        check_strings(payload)
 
 
 def _content(item: Mapping[str, Json]) -> Part:
@@ -364,12 +365,12 @@ def _check_message(message: Json, field: str, *, more: bool) -> Role:
 
 def _check_content(message: Mapping[str, Json], role: Role, field: str) -> None:
     content = message.get("content")
-    if isinstance(content, str):
-        return
-    if content is None:
-        if role is Role.ASSISTANT and any(message.get(key) for key in ("tool_calls", "refusal", "audio")):
+    if not content and role is Role.ASSISTANT:
+        if any(message.get(key) for key in ("tool_calls", "refusal", "audio")):
             return
-        raise fault("must be a text or a list of parts", f"{field}.content")
+        raise fault("must say something, or call a tool", f"{field}.content")
+    if isinstance(content, str) and (content or role is Role.TOOL):
+        return
     if not isinstance(content, list) or not content:
         raise fault("must be a text or a list of parts that is not empty", f"{field}.content")
     for index, part in enumerate(content):
@@ -379,8 +380,8 @@ def _check_content(message: Mapping[str, Json], role: Role, field: str) -> None:
                 f"must be one of {', '.join(sorted(_CONTENTS[role]))} in a message of the {role.value}",
                 f"{field}.content[{index}].type",
             )
-        if kind in ("text", "refusal") and not isinstance(part.get(kind), str):
-            raise fault("must be a text", f"{field}.content[{index}].{kind}")
+        if kind in ("text", "refusal") and not (isinstance(part.get(kind), str) and part[kind]):
+            raise fault("must be a text, and not empty", f"{field}.content[{index}].{kind}")
         if kind in ("image_url", "input_audio", "file") and not isinstance(part.get(kind), Mapping):
             raise fault("must be an object", f"{field}.content[{index}].{kind}")
 
