@@ -19,8 +19,10 @@ from acms.model import Json, Media, Part, Raw, Text, ToolCall, ToolResult
 AS_GIVEN = "as-given"
 """Vendor of a `Raw` part that holds what was given beside a part, such as annotations."""
 RESPONSES = "openai-responses"
-VENDORS = frozenset((RESPONSES, "openai-chat", "anthropic", "gemini"))
-"""Vendors of items that say something; what an adapter keeps beside the parts it was read as says it twice."""
+AGENTS = "openai"
+"""Vendor of the items of the OpenAI Agents SDK, which stand beside the parts that were read from them."""
+VENDORS = frozenset((RESPONSES, AGENTS, "openai-chat", "anthropic", "gemini"))
+"""Vendors of items that say something; what other adapters keep says again what stands beside it."""
 
 NO_RESULT = "no result: interrupted"
 """Stands for the result of a tool call that has none: providers refuse a call without a result."""
@@ -331,7 +333,17 @@ def item_text(part: Raw) -> str:
         item = json.loads(part.json)
     except (ValueError, RecursionError):
         return ""
-    return item_text_of(item) if isinstance(item, dict) else ""
+    if not isinstance(item, dict) or (part.vendor == AGENTS and _is_read(item)):
+        return ""
+    return item_text_of(item)
+
+
+def _is_read(item: Mapping[str, Json]) -> bool:
+    """Return whether an item is read as parts: a message, a call or a result."""
+    kind = item.get("type", "message")
+    if kind in ("message", "function_call", "function_call_output"):
+        return True
+    return read_call(item) is not None or read_result(item) is not None
 
 
 def item_text_of(item: Mapping[str, Json]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from acms.log.validation import MESSAGE_BYTES, NAME_CHARS, PARTS
 from acms.model import Media, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 
-__all__ = ["OWN", "as_text", "refer_by_hash", "rename_repeated_calls", "repairs"]
+__all__ = ["OWN", "as_text", "refer_by_hash", "rename_repeated_calls", "repairs", "well_formed"]
 
 OWN = ("markers", "created_at", "privacy", "origin", "actor_id", "metadata", "key", "idempotency_key")
 """Fields that only callers of ACMS write: what is wrong with them is an error, also in a list."""
@@ -64,6 +64,13 @@ def as_text(message: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]
     }, notes
 
 
+def well_formed(text: str) -> str:
+    """Return a text that every store can keep: U+FFFD in place of NUL and of halves of surrogate pairs."""
+    if text.isascii():
+        return text.replace("\0", "\ufffd")
+    return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 class _Repair:
     """Repairs values of one message."""
 
@@ -108,28 +115,16 @@ class _Repair:
 
     def text(self, text: str) -> str:
         """Return a text that every store can keep: well-formed, without NUL, and no longer than the limit."""
-        written = text.encode("utf-8", "surrogatepass")
-        if "\0" in text:
-            self._note("NUL characters are replaced by U+FFFD")
-            text = text.replace("\0", "\ufffd")
-        if not text.isascii() and _has_surrogates(text):
-            self._note("halves of surrogate pairs are replaced by U+FFFD")
-            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        made = well_formed(text)
+        if made != text:
+            self._note("NUL characters and halves of surrogate pairs are replaced by U+FFFD")
+        written = made.encode()
         if len(written) <= self._limit:
-            return text
+            return made
         self._note(f"a text of {len(written):,} bytes is cut")
-        written = text.encode()
         head, tail = written[: self._limit * 3 // 4], written[-self._limit // 8 :]
         cut = f"\n[… {len(written) - len(head) - len(tail)} bytes cut …]\n"
         return head.decode("utf-8", "ignore") + cut + tail.decode("utf-8", "ignore")
-
-
-def _has_surrogates(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def _with_few_parts(message: dict[str, Any], note: Note) -> dict[str, Any]:
