@@ -60,7 +60,7 @@ from acms.text.markers import detect
 from acms.view import View
 from acms.write import retirement, rewrite
 from acms.write import sync as syncing
-from acms.write.door import read_message, with_something
+from acms.write.door import read_message, says_nothing, with_something
 from acms.write.episodes import TIME_GAP
 from acms.write.queue import AppendRequest, Delivered, Writer, receipts_of
 from acms.write.rewrite import DETECTED
@@ -241,7 +241,7 @@ class ACMS(View):
                     draft = self._draft("", role=role, privacy=privacy, key=idempotency_key, **said, **more)
                     return (await self._ingest([draft]))[-1].message_id
                 except ValidationError:
-                    if self._shared.config.strict:
+                    if self._shared.config.strict or says_nothing(said):
                         raise
             who = validation.choice(role, Role, "role").value
             message = {"role": who, **{name: value for name, value in said.items() if value is not None}}

@@ -39,14 +39,26 @@ def native_pair(random: Random, id: str) -> list[Message]:
         case "local_shell":
             action = {"type": "exec", "command": ["ls", text], "env": {}}
             return [
-                {"type": "local_shell_call", "id": f"lsh_{id}", **call, "status": "completed", "action": action},
+                {
+                    "type": "local_shell_call",
+                    "id": f"lsh_{id}",
+                    **call,
+                    "status": "completed",
+                    "action": action,
+                },
                 {"type": "local_shell_call_output", **call, "output": said(random, 200)},
             ]
         case "shell":
             outcome = {"type": "exit", "exit_code": 0}
             chunks = [{"stdout": said(random), "stderr": random.choice(["", text]), "outcome": outcome}] * 2
             return [
-                {"type": "shell_call", "id": f"sh_{id}", **call, "status": "completed", "action": {"commands": [text]}},
+                {
+                    "type": "shell_call",
+                    "id": f"sh_{id}",
+                    **call,
+                    "status": "completed",
+                    "action": {"commands": [text]},
+                },
                 {"type": "shell_call_output", **call, "output": chunks},
             ]
         case "apply_patch":
@@ -78,7 +90,11 @@ def native_pair(random: Random, id: str) -> list[Message]:
             asked = {"server_label": "mail", "name": "send", "arguments": json.dumps({"to": text})}
             return [
                 {"type": "mcp_approval_request", "id": f"mcpr_{id}", **asked},
-                {"type": "mcp_approval_response", "approval_request_id": f"mcpr_{id}", "approve": random.random() < 0.5},
+                {
+                    "type": "mcp_approval_response",
+                    "approval_request_id": f"mcpr_{id}",
+                    "approve": random.random() < 0.5,
+                },
             ]
         case _:
             return [
@@ -92,12 +108,14 @@ def native_item(random: Random, id: str) -> Message:
     text = said(random)
     return random.choice(
         [
-            {"type": "mcp_call", "id": f"mcp_{id}", "server_label": "mail", "name": "read", "arguments": "{}", "output": text},
+            {"type": "mcp_call", "id": f"mcp_{id}", "server_label": "mail", "name": "read", "arguments": "{}",
+             "output": text},
             {"type": "mcp_list_tools", "id": f"mcpl_{id}", "server_label": "mail",
              "tools": [{"name": "read", "input_schema": {}, "description": text}]},
-            {"type": "code_interpreter_call", "id": f"ci_{id}", "status": "completed", "container_id": "c", "code": text,
-             "outputs": [{"type": "logs", "logs": text}]},
-            {"type": "web_search_call", "id": f"ws_{id}", "status": "completed", "action": {"type": "search", "query": text}},
+            {"type": "code_interpreter_call", "id": f"ci_{id}", "status": "completed", "container_id": "c",
+             "code": text, "outputs": [{"type": "logs", "logs": text}]},
+            {"type": "web_search_call", "id": f"ws_{id}", "status": "completed",
+             "action": {"type": "search", "query": text}},
             {"type": "file_search_call", "id": f"fs_{id}", "status": "completed", "queries": [text], "results": None},
             {"type": "image_generation_call", "id": f"ig_{id}", "status": "completed", "result": "aGk="},
             {"type": "reasoning", "id": f"rs_{id}", "summary": [], "encrypted_content": "gAAAA" + id},
@@ -125,7 +143,9 @@ def claude_answer(random: Random, id: str) -> list[Message]:
         blocks.append({"type": served, "id": f"srv_{id}", "name": "run", "input": {"a": text}, **(
             {"server_name": "mail"} if served == "mcp_tool_use" else {})})  # fmt: skip
         if random.random() < 0.8:
-            blocks.append({"type": result, "tool_use_id": f"srv_{id}", "content": [{"type": "text", "text": text}]})
+            blocks.append(
+                {"type": result, "tool_use_id": f"srv_{id}", "content": [{"type": "text", "text": text}]}
+            )
     calls = [f"toolu_{id}_{n}" for n in range(random.choice([0, 0, 1, 2]))]
     blocks += [{"type": "tool_use", "id": call, "name": "disk", "input": {"of": text}} for call in calls]
     answers = [{"type": "tool_result", "tool_use_id": call, "content": said(random, 200)} for call in calls]
@@ -173,10 +193,17 @@ def chat_answer(random: Random, id: str) -> list[Message]:
     ]  # fmt: skip
     content = random.choice([text, None, "", text])
     answers: list[Message] = [
-        {"role": "tool", "tool_call_id": one, "content": random.choice([said(random, 200), "cut \ud83d", "a\0b", ""])}
+        {
+            "role": "tool",
+            "tool_call_id": one,
+            "content": random.choice([said(random, 200), "cut \ud83d", "a\0b", ""]),
+        }
         for one in ids
     ]
-    return [{"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {}), **extra}, *answers]
+    return [
+        {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {}), **extra},
+        *answers,
+    ]
 
 
 def transcript(random: Random, turns: int, *, interrupted: float = 0.15) -> list[Message]:

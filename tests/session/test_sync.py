@@ -153,7 +153,7 @@ async def test_what_is_taken_for_an_erased_message_is_not_told_as_unchanged(stor
         done = await session.sync([user("yes", "a"), user("end", "b")])
         await session.erase(done.appended[0])
         again = await session.sync([user("no", "new"), user("end", "b")], gone="retract")
-        assert again == Synced(unchanged=done.appended[1:], erased=(0,))
+        assert again == Synced(unchanged=done.appended[1:], erased=(0,), ids=((), done.appended[1:]))
 
 
 @pytest.mark.parametrize(
