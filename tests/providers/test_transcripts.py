@@ -94,7 +94,9 @@ async def test_an_item_keeps_its_id_behind_the_reasoning_that_led_to_it() -> Non
         going_on = await Prompt(RESPONSES).history(session).render(budget=None)
         assert going_on.payload["input"][1:] == [reasoning, call, output]
         over = (await payload_of(session, RESPONSES))["input"]
-        assert [item.get("id") for item in over] == [None] * 4, "without reasoning the API takes no id of a call"
+        assert [item.get("id") for item in over] == [None] * 4, (
+            "without reasoning the API takes no id of a call"
+        )
 
 
 @pytest.mark.parametrize("codec", [one for one, _ in CODECS], ids=lambda codec: f"{codec.name} {codec.model}")
@@ -155,6 +157,7 @@ ODD: dict[str, list[Message]] = {
     "NUL": [{"role": "user", "content": "a\0b"}],
     "megabytes": [{"role": "user", "content": "x " * 600_000}],
     "long id": [{"role": "user", "content": "a", "id": "m" * 900}],
+    "one id twice": [{"role": "user", "content": "a", "id": "m"}, {"role": "user", "content": "b", "id": "m"}],
     "no role": [{"content": "a"}],
     "no content": [{"role": "assistant", "content": None}],
     "a number": [{"role": "user", "content": 7}],

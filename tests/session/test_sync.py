@@ -629,7 +629,7 @@ async def test_bytes_are_kept_once_wherever_they_go(storage: Storage, key: str |
     ],
 )  # fmt: skip
 async def test_a_bad_list_changes_nothing(storage: Storage, messages: Any, field: str) -> None:
-    async with session_on(storage) as session:
+    async with session_on(storage, config=ACMSConfig(strict=True)) as session:
         with pytest.raises(ValidationError) as caught:
             await session.sync(messages)
         assert caught.value.field == field

@@ -41,11 +41,12 @@ def refer_by_hash(data: bytes, mime: str) -> str:
 
 def repairs(message: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
     """Yield a message with its texts, ids and names repaired, each time cut shorter; and what was changed."""
+    own = {name: message[name] for name in OWN if name in message}
+    given = {name: value for name, value in message.items() if name not in OWN}
     for fraction in TRIES:
         notes: dict[str, None] = {}
-        made = _Repair(MESSAGE_BYTES // fraction, notes.setdefault).value(message)
-        if isinstance(made, dict):
-            yield _with_few_parts(made, notes.setdefault), tuple(notes)
+        made = _Repair(MESSAGE_BYTES // fraction, notes.setdefault).value(given)
+        yield {**_with_few_parts(made, notes.setdefault), **own}, tuple(notes)
 
 
 def as_text(message: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

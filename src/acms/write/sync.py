@@ -68,7 +68,11 @@ class Sync:
         items = self._items(messages)
         ignored = tuple(index for index, found in enumerate(items) if not found)
         flat = [item for found in items for item in found]
-        _check_keys(flat)
+        if shared.config.strict:
+            _check_keys(flat)
+        elif (own := _with_own_keys(flat)) != flat:
+            self._notes["a key that messages of the list share is the first one's"] = None
+            flat = own
         while True:
             context = await shared.find()
             head = None if context is None else await shared.known.catch_up(shared.storage, context)
@@ -295,7 +299,7 @@ class Sync:
 
     def _drafted(self, messages: Sequence[Mapping[str, Any]], item: Item, old: Entry | None = None) -> Draft:
         """Return a message as it is stored: one that is known stays as private, and is not trusted more."""
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"key": None} if item.key is None else {}
         if old is not None:
             more["privacy"] = stricter(old.privacy, item.privacy or old.privacy)
             more["origin"] = trust.lowest((old.origin, item.origin or old.origin))
@@ -415,6 +419,15 @@ def _ids_by_place(
         if place in stored:
             found[item.at].append(stored[place])
     return tuple(map(tuple, found))
+
+
+def _with_own_keys(items: Sequence[Item]) -> list[Item]:
+    """Return what a list says with each key once: its first message has it."""
+    seen: dict[str, int] = {}
+    return [
+        item if item.key is None or seen.setdefault(item.key, item.at) == item.at else item._replace(key=None)
+        for item in items
+    ]
 
 
 def _check_keys(items: Sequence[Item]) -> None:
