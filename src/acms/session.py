@@ -246,7 +246,7 @@ class ACMS(View):
             who = validation.choice(role, Role, "role").value
             message = {"role": who, **{name: value for name, value in said.items() if value is not None}}
             if idempotency_key is not None:
-                message["key"] = idempotency_key
+                message["idempotency_key"] = idempotency_key
         more = {name: value for name, value in more.items() if value is not None}
         if privacy is not Privacy.ALLOW:
             more["privacy"] = privacy
@@ -281,7 +281,7 @@ class ACMS(View):
                 values.get(name) is None for name in ("key", "idempotency_key", "id")
             ):
                 values["key"] = f"{validation.name(idempotency_key, 'idempotency_key')}:{index}"
-            made, repaired = self._drafts(values, f"messages[{index}]", listed=True)
+            made, repaired = self._drafts(values, f"messages[{index}]", listed=len(checked) > 1)
             drafts += made
             notes += [(*renamed, *repaired)] * len(made)
         try:
@@ -342,7 +342,12 @@ class ACMS(View):
         strict = self._shared.config.strict
 
         def check(turns: Sequence[Turn]) -> list[Draft]:
-            said = turns if strict else [with_something(turn) for turn in turns]
+            said = turns
+            if not strict:
+                said = [
+                    with_something(turn) if listed or turn["role"] == Role.ASSISTANT else turn
+                    for turn in turns
+                ]
             return [self._draft(prefix, called=called, **{**turn, **more}) for turn in said]
 
         return read_message(message, field, self._shared.config.media, check, strict=strict, listed=listed)

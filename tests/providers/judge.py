@@ -156,7 +156,10 @@ def anthropic(payload: dict[str, Any]) -> list[str]:
     """Return what the Messages API would refuse."""
     found: list[str] = []
     messages = payload["messages"]
-    if messages[0]["role"] != "user":
+    first = messages[0]["content"]
+    # A compaction comes first, for what it stands for: platform.claude.com/docs/en/build-with-claude/compaction
+    compacted = isinstance(first, list) and first[0]["type"] == "compaction"
+    if messages[0]["role"] != "user" and not compacted:
         found.append("the first message is not the user's")
     waiting: set[str] = set()
     called: set[str] = set()

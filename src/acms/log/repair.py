@@ -96,9 +96,6 @@ class _Repair:
         if isinstance(value, _PARTS):
             changed = {one.name: self.value(getattr(value, one.name), one.name) for one in fields(value)}
             return replace(value, **changed)
-        if isinstance(value, float) and value - value != 0:
-            self._note("a number that JSON does not have is left out")
-            return None
         return value
 
     def _named(self, value: str, name: str) -> str:
