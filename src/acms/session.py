@@ -23,7 +23,6 @@ from acms.errors import (
 from acms.knowledge import Cardinality, Fact, Scope
 from acms.log import policy as policy_levels
 from acms.log import trust, validation
-from acms.log.foreign import Turn
 from acms.log.policy import ResolvedPolicy
 from acms.log.repair import rename_repeated_calls
 from acms.model import (
@@ -60,7 +59,7 @@ from acms.text.markers import detect
 from acms.view import View
 from acms.write import retirement, rewrite
 from acms.write import sync as syncing
-from acms.write.door import read_message, says_nothing, with_something
+from acms.write.door import check_list, message_of, plain_draft, read_drafts
 from acms.write.episodes import TIME_GAP
 from acms.write.queue import AppendRequest, Delivered, Writer, receipts_of
 from acms.write.rewrite import DETECTED
@@ -208,49 +207,37 @@ class ACMS(View):
         messages, stored together: the id is that of the last. `content` may be a provider's list of parts. Media stay
         references; bytes go to `ACMSConfig(media=…)`, without it only their hash is stored.
 
-        Text that cannot be stored as it is, such as half a surrogate pair or an output of many megabytes, is repaired
-        or cut, which `last_receipt.notes` says; with `ACMSConfig(strict=True)` it is a `ValidationError`.
+        Text that cannot be stored as it is is repaired or cut, which `last_receipt.notes` says, unless
+        `ACMSConfig(strict=True)`.
 
         Explicit `markers` replace those found in the text; `[]` means none. `tool_calls` are `{"id", "name",
         "arguments"}` or the nested form of chat completions; `tool_call_id` answers one. With an `idempotency_key` a
         repeated call changes nothing and returns the id of the first one. Raises `ValidationError` with the field at
         fault, `IdempotencyMismatchError`, or a `StorageError`; then nothing was stored.
         """
-        more: dict[str, Any] = {
-            "markers": markers,
-            "actor_id": actor_id,
-            "metadata": metadata,
-            "created_at": created_at,
-            "origin": origin,
-        }
+        more: dict[str, Any] = {"markers": markers, "actor_id": actor_id, "metadata": metadata}
+        more.update(created_at=created_at, origin=origin)
         if isinstance(role, Mapping):
             if content or tool_calls or tool_call_id or parts:
                 raise ValidationError("stands alone: it says all that there is to say", field="message")
             message = role if idempotency_key is None else {**role, "key": idempotency_key}
         else:
-            validation.spoken(role, content, tool_calls, tool_call_id, parts)
             said = {
                 "content": content,
                 "tool_calls": tool_calls,
                 "tool_call_id": tool_call_id,
                 "parts": parts,
             }
-            plain = content is None or isinstance(content, str)
-            if plain and (content or self._shared.config.strict or role != Role.ASSISTANT):
-                try:
-                    draft = self._draft("", role=role, privacy=privacy, key=idempotency_key, **said, **more)
-                    return (await self._ingest([draft]))[-1].message_id
-                except ValidationError:
-                    if self._shared.config.strict or says_nothing(said):
-                        raise
-            who = validation.choice(role, Role, "role").value
-            message = {"role": who, **{name: value for name, value in said.items() if value is not None}}
-            if idempotency_key is not None:
-                message["idempotency_key"] = idempotency_key
+            draft = plain_draft(
+                self._draft, self._shared.config, role, said, privacy=privacy, key=idempotency_key, **more
+            )
+            if draft is not None:
+                return (await self._ingest([draft]))[-1].message_id
+            message = message_of(role, said, idempotency_key)
         more = {name: value for name, value in more.items() if value is not None}
         if privacy is not Privacy.ALLOW:
             more["privacy"] = privacy
-        drafts, notes = self._drafts(message, "", more)
+        drafts, notes = read_drafts(self._draft, self._shared.config, message, "", more)
         receipts = await self._ingest(drafts)
         self.last_receipt = replace(receipts[-1], notes=notes) if notes else receipts[-1]
         return receipts[-1].message_id
@@ -269,7 +256,7 @@ class ACMS(View):
         `PreconditionError` when another one came after it; facts and summaries may come. A list that is known in part
         is for `sync`: here it is an `IdempotencyMismatchError`.
         """
-        checked = _listed(messages, validation.BATCH)
+        checked = check_list(messages, validation.BATCH)
         renamed: tuple[str, ...] = ()
         if not self._shared.config.strict:
             checked, renamed = rename_repeated_calls(checked)
@@ -281,7 +268,9 @@ class ACMS(View):
                 values.get(name) is None for name in ("key", "idempotency_key", "id")
             ):
                 values["key"] = f"{validation.name(idempotency_key, 'idempotency_key')}:{index}"
-            made, repaired = self._drafts(values, f"messages[{index}]", listed=len(checked) > 1)
+            made, repaired = read_drafts(
+                self._draft, self._shared.config, values, f"messages[{index}]", listed=len(checked) > 1
+            )
             drafts += made
             notes += [(*renamed, *repaired)] * len(made)
         try:
@@ -313,7 +302,7 @@ class ACMS(View):
         keys what follows it is appended again. With `insert="refuse"` that is a `ConflictError`. Raises
         `ValidationError` with the field at fault; then nothing was stored.
         """
-        checked = _listed(messages, validation.LIST)
+        checked = check_list(messages, validation.LIST)
         for value, allowed, field in (
             (gone, ("keep", "retract"), "gone"),
             (insert, ("append", "refuse"), "insert"),
@@ -327,30 +316,6 @@ class ACMS(View):
         if done.delivered is not None:
             await self._stored(done.context, done.delivered, done.rewrites)
         return done.result
-
-    def _drafts(
-        self, message: Mapping[str, Any], field: str, more: Mapping[str, Any] = EMPTY, *, listed: bool = False
-    ) -> tuple[list[Draft], tuple[str, ...]]:
-        """Check one message, ours or a provider's, at the border; a provider's may be several of ours.
-
-        `more` is said of each of them besides. Returned are also notes of what had to be repaired.
-        """
-        called = next(
-            (name for name in ("key", "idempotency_key", "id") if message.get(name) is not None), "key"
-        )
-        prefix = f"{field}." if field else ""
-        strict = self._shared.config.strict
-
-        def check(turns: Sequence[Turn]) -> list[Draft]:
-            said = turns
-            if not strict:
-                said = [
-                    with_something(turn) if listed or turn["role"] == Role.ASSISTANT else turn
-                    for turn in turns
-                ]
-            return [self._draft(prefix, called=called, **{**turn, **more}) for turn in said]
-
-        return read_message(message, field, self._shared.config.media, check, strict=strict, listed=listed)
 
     def _draft(
         self,
@@ -811,18 +776,6 @@ class ACMS(View):
         shared.stage.forget(found.ids)
         shared.work()  # where a summary went, a compaction was asked for
         return found
-
-
-def _listed(messages: object, most: int) -> Sequence[Mapping[str, Any]]:
-    """Return a list of mappings of at most so many; `ValidationError` for what is none."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
-    if len(messages) > most:
-        raise ValidationError(f"has {len(messages)} messages, the limit is {most}", field="messages")
-    for n, message in enumerate(messages):
-        if not isinstance(message, dict | Mapping):  # the first is told at once
-            raise ValidationError(f"must be a mapping, not {type(message).__name__}", field=f"messages[{n}]")
-    return messages
 
 
 async def withdraw(session: ACMS, entries: Sequence[Entry], *, reason: str) -> int:

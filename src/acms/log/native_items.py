@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from acms.model import Json, Media, Part, Raw, Text, ToolCall, ToolResult
+from acms.model import Json, Media, Part, Raw, ToolCall, ToolResult
 
 AS_GIVEN = "as-given"
 """Vendor of a `Raw` part that holds what was given beside a part, such as annotations."""
@@ -366,9 +366,3 @@ def _strings(value: Json, name: str = "") -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _strings(inner, name)
-
-
-def text_for_others(part: Raw) -> Text | None:
-    """Return a provider's own item as text for a provider that does not know it; None when it says nothing."""
-    said = item_text(part)
-    return Text(said) if said else None

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from acms.errors import ConflictError, ValidationError
 from acms.log import foreign, known, trust, validation
@@ -25,10 +25,9 @@ from acms.session_state import SharedSession
 from acms.text.chat_messages import NO_RESULT, ORPHAN, RECALLED, SUMMARY
 from acms.write import retirement
 from acms.write.alignment import Aligned, Item, align, pair, regroups
-from acms.write.door import read_message, says_nothing
+from acms.write.door import DraftOf, read_message, says_nothing
 from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
 
-DraftOf: TypeAlias = Callable[..., Draft]
 T = TypeVar("T")
 
 _ROLES = {role.value: role for role in Role}
@@ -112,8 +111,7 @@ class Sync:
             gone += [rows[place].id for place in found.retracted]
             gone += [rows[place].first for place in found.retracted]
             edits.append(await self._retraction([rows[place] for place in found.retracted]))
-        context = await shared.ensure()
-        version = 0 if head is None else head.version
+        context, version = await shared.ensure(), 0 if head is None else head.version
         ids = frozenset(gone)
         before: Sequence[Draft] = edits
         if edits:
@@ -132,8 +130,7 @@ class Sync:
         )
         delivered = await self._writer.post(context, request)
         assert delivered is not None
-        receipt = delivered.receipt
-        made = receipt.ids[delivered.start :]
+        receipt, made = delivered.receipt, delivered.receipt.ids[delivered.start :]
         if edits:
             by = retirement.Rewrite(tuple(before), ids)
             await retirement.follow(shared.storage, shared.namespace, by, made[0])
@@ -142,8 +139,8 @@ class Sync:
                 shared.rewritten(context, receipt.versions[0], draft.sources[0], reason)
         appended = made[len(before) :]
         places = dict(zip(found.appended, appended, strict=True))
-        stored = {at: rows[place].id for at, place in found.unchanged} | places
-        stored |= dict(zip([at for at, _ in found.replaced], made, strict=False))
+        edited = dict(zip([at for at, _ in found.replaced], made, strict=False))
+        known = {at: rows[place].id for at, place in found.unchanged}
         return Done(
             replace(
                 result,
@@ -151,7 +148,7 @@ class Sync:
                 replaced=tuple(made[: len(found.replaced)]),
                 retracted=tuple([rows[place].id for place in found.retracted]),
                 inserted=tuple([places[at] for at in found.inserted]),
-                ids=_ids_by_place(len(messages), items, stored),
+                ids=_ids_by_place(len(messages), items, known | places | edited),
             ),
             context,
             delivered,

@@ -246,11 +246,7 @@ def _pairs(messages: Sequence[Mapping[str, Json]]) -> None:
         field = f"messages[{at}].content"
         if results and any(block["type"] != "tool_result" for block in blocks[: len(results)]):
             _refuse("tool results must come first", field)
-        for block in results:
-            inner = block.get("content")
-            for one in inner if isinstance(inner, list) else ():
-                if one.get("type") == "text" and not one.get("text"):
-                    _refuse("a text must say something", field)
+        _result_texts(results, field)
         answered = [block.get("tool_use_id") for block in results]
         if sorted(map(str, answered)) != sorted(waiting):
             _refuse("every tool call must have its result in the next message, and no other", field)
@@ -270,6 +266,15 @@ def _pairs(messages: Sequence[Mapping[str, Json]]) -> None:
                 waiting.append(str(id_))
     if waiting:
         _refuse("every tool call must have its result in the next message", f"messages[{len(messages) - 1}]")
+
+
+def _result_texts(results: Sequence[Mapping[str, Json]], field: str) -> None:
+    """Raise for an empty text among the blocks of a result."""
+    for block in results:
+        inner = block.get("content")
+        for one in inner if isinstance(inner, list) else ():
+            if one.get("type") == "text" and not one.get("text"):
+                _refuse("a text must say something", field)
 
 
 def _served_pairs(messages: Sequence[Mapping[str, Json]]) -> None:

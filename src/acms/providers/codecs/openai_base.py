@@ -558,7 +558,7 @@ def _answer(said: Sequence[Part]) -> ToolResult:
     return ToolResult(call_id, "\n".join(lines))
 
 
-def shown_to_others(raw: Raw, note: Note) -> Sequence[Part]:
+def text_for_others(raw: Raw, note: Note) -> Sequence[Part]:
     """Return what an item of another vendor says, as a text; nothing for one that says nothing."""
     said = item_text(raw)
     if said:

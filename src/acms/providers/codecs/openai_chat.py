@@ -96,7 +96,7 @@ class OpenAIChat(OpenAICodec):
             return (_kept_fields(fields),) if sent else ()
         item = openai_base.canonical(raw) if raw.vendor in self.vendors else None
         if item is None or item.get("type") not in _CONTENTS[message.role]:
-            return openai_base.shown_to_others(raw, note)
+            return openai_base.text_for_others(raw, note)
         part = _content(item)
         return () if part == Text("") else (part,)
 
@@ -135,10 +135,9 @@ class OpenAIChat(OpenAICodec):
                 case Media():
                     self._stated(part)
                     contents.append(chat_messages.medium(part))
-                case Raw() if (signed := gemini.signature(part)) is not None:
-                    extra = {"extra_content": {"google": {"thought_signature": signed}}}
-                case Raw() if (fields := _fields(part)) is not None:
-                    written.update(fields)
+                case Raw(vendor) if vendor != self.name:
+                    extra = _extra_of_call(part)
+                    written.update(_fields(part) or {})
                 case Raw():
                     contents.append(openai_base.canonical(part) or {})
                 case ToolCall(call_id, name, arguments):
@@ -329,6 +328,12 @@ def _unknown_fields(message: Mapping[str, Json]) -> Raw | None:
     known = _KEYS[Role.ASSISTANT]
     fields = {name: value for name, value in message.items() if name not in known}
     return _kept_fields(fields) if fields and message["role"] == Role.ASSISTANT.value else None
+
+
+def _extra_of_call(part: Part) -> dict[str, Json]:
+    """Return what the call behind a thought signature has besides; nothing for any other part."""
+    signed = gemini.signature(part) if isinstance(part, Raw) else None
+    return {} if signed is None else {"extra_content": {"google": {"thought_signature": signed}}}
 
 
 def _signature_of(call: Mapping[str, Json]) -> Sequence[Part]:

@@ -92,7 +92,7 @@ class OpenAIResponses(OpenAICodec):
     def _raw(self, raw: Raw, message: PromptMessage, note: openai_base.Note) -> Iterable[Part]:
         item = openai_base.canonical(raw) if raw.vendor in self.vendors else None
         if item is None or not isinstance(item.get("type", "message"), str) or message.role is Role.TOOL:
-            return openai_base.shown_to_others(raw, note)
+            return openai_base.text_for_others(raw, note)
         return (Raw(_VENDOR, dump(item)),)
 
     def _belongs_to_tool(self, raw: Raw, behind: Sequence[Part]) -> bool:
