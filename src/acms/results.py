@@ -722,7 +722,7 @@ class Remaining:
     """An entry that an erasure left although it says what was erased."""
 
     id: str
-    #: A message an erased fact was made from, a fact by hand with an erased value, or a copy, made from it or a second one.
+    #: A message an erased fact was made from, a fact by hand with an erased value, or a copy of what was erased.
     kind: Literal["source", "statement", "copy"]
     #: Id of what was erased.
     of: str
