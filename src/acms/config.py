@@ -281,8 +281,11 @@ class ACMSConfig:
     #: Receives every event after it happened; what it raises is logged and dropped.
     on_event: Callable[[Event], Any] | None = None
     #: Keeps the bytes of media that come inside a provider's message: `media(data, mime)` stores them and returns the
-    #: reference that the log holds instead. None refuses such a message: the log never stores them.
+    #: reference that the log holds instead. The log never stores them: with None it holds their hash.
     media: Callable[[bytes, str], str] | None = None
+    #: Refuses what is repaired otherwise: unknown fields, text that is not well-formed, what is over a limit, messages
+    #: that say nothing, bytes of media without `media`.
+    strict: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -312,7 +315,7 @@ class ACMSConfig:
     def from_env(cls, environ: Mapping[str, str] | None = None) -> ACMSConfig:
         """Read the configuration from environment variables such as ACMS_RECALL_TOKEN_BUDGET.
 
-        ACMS_AUTO_DETECT_MARKERS, ACMS_PRIVACY_MODE, and every number and switch of the nested values as
+        ACMS_AUTO_DETECT_MARKERS, ACMS_STRICT, ACMS_PRIVACY_MODE, and every number and switch of the nested values as
         ACMS_<GROUP>_<FIELD>; a name that does not exist or a value that does not fit raises `ConfigurationError`.
         """
         environ = os.environ if environ is None else environ
@@ -333,6 +336,8 @@ class ACMSConfig:
             group, _, rest = name.removeprefix("ACMS_").partition("_")
             if name == "ACMS_AUTO_DETECT_MARKERS":
                 top["auto_detect_markers"] = _parse(name, text, True)
+            elif name == "ACMS_STRICT":
+                top["strict"] = _parse(name, text, False)
             elif name == "ACMS_PRIVACY_MODE":
                 values.setdefault(group, {})["mode"] = text.lower() or None
             elif name.startswith("ACMS_") and group in groups:

@@ -75,11 +75,12 @@ class MessageReceipt:
     tokens: int
     markers: tuple[str, ...]
     durability: Durability
-    #: "stored" when there is nothing to embed, as without an embedder; "queued" when its vectors are being made, and
-    #: the next recall waits for them; "pending" when they are made when the log is used again.
+    #: Its vectors: none to make, being made (the next recall waits), or made when the log is used again.
     embedded: Embedded = "stored"
     #: True when this key had been ingested before: nothing new was stored.
     repeated: bool = False
+    #: What had to be repaired or cut so that it could be stored, in words.
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +94,15 @@ class Synced:
     #: Messages that the list no longer has, put out of force.
     retracted: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
-    #: Of those appended: what stands in the list before something older. A log only grows at its end, so it is there.
-    inserted: tuple[str, ...] = ()
-    #: Places in the list of what ACMS itself wrote into a prompt, recalled text and summaries: not stored.
+    inserted: tuple[str, ...] = ()  # appended, but in the list before something older
+    #: Places in the list of what ACMS itself wrote into a prompt, and of messages that say nothing: not stored.
     ignored: tuple[int, ...] = ()
     #: Places in the list of what stands where a message was erased or has expired, and was taken for it: not stored.
     erased: tuple[int, ...] = ()
+    #: By the place in the list: the entries that hold it.
+    ids: tuple[tuple[str, ...], ...] = ()
+    #: What had to be repaired or cut so that it could be stored, in words.
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +140,7 @@ class ContextItem:
     why: str = ""
     #: What was taken out of it before it was shown; None when nothing was.
     redaction: Redaction | None = None
-    #: How far it is believed: where it came from, or of a fact and a summary the least believed of what they were made
-    #: from; `external` where nobody noted it.
+    #: Where it came from; of a fact and a summary the least trusted of their sources. `external` where not noted.
     trust: Origin = Origin.EXTERNAL
 
     def __repr__(self) -> str:
@@ -719,8 +722,7 @@ class Remaining:
     """An entry that an erasure left although it says what was erased."""
 
     id: str
-    #: source (a message an erased fact was made from), statement (a fact by hand with the value of an erased message),
-    #: or copy (the original of a merge or `copy`, what was made from it, another copy; with `verify` a second import).
+    #: A message an erased fact was made from, a fact by hand with an erased value, or a copy of what was erased.
     kind: Literal["source", "statement", "copy"]
     #: Id of what was erased.
     of: str
@@ -765,8 +767,7 @@ class Erasure:
     residue: tuple[str, ...] = ()
     #: Whether it was looked for and nothing says the same any more: false while anything remains, listed or not.
     verified: bool = False
-    #: What that proves: "rows" when the store was read back, "bytes" when its files were searched too; None unless it
-    #: was looked for. What had been erased before is no longer known, so of that there are rows only.
+    #: What was searched for it: "rows" of the store, "bytes" of its files too, or None. Erased before: rows only.
     proof: Literal["rows", "bytes"] | None = None
     #: Tables or files that were written anew without it.
     rewritten: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,9 +21,10 @@ from acms.errors import (
     ValidationError,
 )
 from acms.knowledge import Cardinality, Fact, Scope
-from acms.log import foreign, trust, validation
 from acms.log import policy as policy_levels
+from acms.log import trust, validation
 from acms.log.policy import ResolvedPolicy
+from acms.log.repair import rename_repeated_calls
 from acms.model import (
     ANY,
     EMPTY,
@@ -57,6 +59,7 @@ from acms.text.markers import detect
 from acms.view import View
 from acms.write import retirement, rewrite
 from acms.write import sync as syncing
+from acms.write.door import check_list, message_of, plain_draft, read_drafts
 from acms.write.episodes import TIME_GAP
 from acms.write.queue import AppendRequest, Delivered, Writer, receipts_of
 from acms.write.rewrite import DETECTED
@@ -182,7 +185,7 @@ class ACMS(View):
     async def ingest(
         self,
         role: str | Role | Mapping[str, Any],
-        content: str = "",
+        content: str | Sequence[Any] | None = "",
         *,
         markers: Sequence[str] | None = None,
         actor_id: str | None = None,
@@ -201,44 +204,43 @@ class ACMS(View):
 
         In place of a role it takes a whole message as a provider writes it: of Chat Completions, an item of Responses,
         a message of Anthropic; its own id is its key. One that holds several results of tools becomes several
-        messages, stored together: the id is that of the last. Media stay references; bytes go to
-        `ACMSConfig(media=…)` or are refused.
+        messages, stored together: the id is that of the last. `content` may be a provider's list of parts. Media stay
+        references; bytes go to `ACMSConfig(media=…)`, without it only their hash is stored.
+
+        Text that cannot be stored as it is is repaired or cut, which `last_receipt.notes` says, unless
+        `ACMSConfig(strict=True)`.
 
         Explicit `markers` replace those found in the text; `[]` means none. `tool_calls` are `{"id", "name",
         "arguments"}` or the nested form of chat completions; `tool_call_id` answers one. With an `idempotency_key` a
         repeated call changes nothing and returns the id of the first one. Raises `ValidationError` with the field at
         fault, `IdempotencyMismatchError`, or a `StorageError`; then nothing was stored.
         """
-        given: dict[str, Any] = {
-            "markers": markers,
-            "actor_id": actor_id,
-            "metadata": metadata,
-            "created_at": created_at,
-            "origin": origin,
-        }
+        more: dict[str, Any] = {"markers": markers, "actor_id": actor_id, "metadata": metadata}
+        more.update(created_at=created_at, origin=origin)
         if isinstance(role, Mapping):
             if content or tool_calls or tool_call_id or parts:
                 raise ValidationError("stands alone: it says all that there is to say", field="message")
-            more = {name: value for name, value in given.items() if value is not None}
-            if privacy is not Privacy.ALLOW:
-                more["privacy"] = privacy
-            drafts = self._drafts(
-                role if idempotency_key is None else {**role, "key": idempotency_key}, "", more
-            )
+            message = role if idempotency_key is None else {**role, "key": idempotency_key}
         else:
-            draft = self._draft(
-                "",
-                role=role,
-                content=content,
-                tool_calls=tool_calls,
-                tool_call_id=tool_call_id,
-                parts=parts,
-                privacy=privacy,
-                key=idempotency_key,
-                **given,
+            said = {
+                "content": content,
+                "tool_calls": tool_calls,
+                "tool_call_id": tool_call_id,
+                "parts": parts,
+            }
+            draft = plain_draft(
+                self._draft, self._shared.config, role, said, privacy=privacy, key=idempotency_key, **more
             )
-            drafts = [draft]
-        return (await self._ingest(drafts))[-1].message_id
+            if draft is not None:
+                return (await self._ingest([draft]))[-1].message_id
+            message = message_of(role, said, idempotency_key)
+        more = {name: value for name, value in more.items() if value is not None}
+        if privacy is not Privacy.ALLOW:
+            more["privacy"] = privacy
+        drafts, notes = read_drafts(self._draft, self._shared.config, message, "", more)
+        receipts = await self._ingest(drafts)
+        self.last_receipt = replace(receipts[-1], notes=notes) if notes else receipts[-1]
+        return receipts[-1].message_id
 
     async def ingest_many(
         self,
@@ -254,20 +256,33 @@ class ACMS(View):
         `PreconditionError` when another one came after it; facts and summaries may come. A list that is known in part
         is for `sync`: here it is an `IdempotencyMismatchError`.
         """
-        checked = _listed(messages, validation.BATCH)
+        checked = check_list(messages, validation.BATCH)
+        renamed: tuple[str, ...] = ()
+        if not self._shared.config.strict:
+            checked, renamed = rename_repeated_calls(checked)
         drafts: list[Draft] = []
+        notes: list[tuple[str, ...]] = []
         for index, message in enumerate(checked):
             values = dict(message)
             if idempotency_key is not None and all(
                 values.get(name) is None for name in ("key", "idempotency_key", "id")
             ):
                 values["key"] = f"{validation.name(idempotency_key, 'idempotency_key')}:{index}"
-            drafts += self._drafts(values, f"messages[{index}]")
+            made, repaired = read_drafts(
+                self._draft, self._shared.config, values, f"messages[{index}]", listed=len(checked) > 1
+            )
+            drafts += made
+            notes += [(*renamed, *repaired)] * len(made)
         try:
-            return await self._ingest(drafts, last_message) if drafts else []
+            receipts = await self._ingest(drafts, last_message) if drafts else []
         except IdempotencyMismatchError as error:
             hint = "hand the whole list to sync(messages): it appends what is new and replaces what changed"
             raise IdempotencyMismatchError(str(error), options=(*error.options, hint)) from error
+        if not any(notes):
+            return receipts
+        found = [replace(one, notes=said) for one, said in zip(receipts, notes, strict=True)]
+        self.last_receipt = found[-1]
+        return found
 
     async def sync(
         self,
@@ -287,7 +302,7 @@ class ACMS(View):
         keys what follows it is appended again. With `insert="refuse"` that is a `ConflictError`. Raises
         `ValidationError` with the field at fault; then nothing was stored.
         """
-        checked = _listed(messages, validation.LIST)
+        checked = check_list(messages, validation.LIST)
         for value, allowed, field in (
             (gone, ("keep", "retract"), "gone"),
             (insert, ("append", "refuse"), "insert"),
@@ -301,19 +316,6 @@ class ACMS(View):
         if done.delivered is not None:
             await self._stored(done.context, done.delivered, done.rewrites)
         return done.result
-
-    def _drafts(self, message: Mapping[str, Any], field: str, more: Mapping[str, Any] = EMPTY) -> list[Draft]:
-        """Check one message, ours or a provider's, at the border; a provider's may be several of ours.
-
-        `more` is said of each of them besides.
-        """
-        called = next(
-            (name for name in ("key", "idempotency_key", "id") if message.get(name) is not None), "key"
-        )
-        turns = foreign.read(message, field, keep=self._shared.config.media)
-        return [
-            self._draft(f"{field}." if field else "", called=called, **{**turn, **more}) for turn in turns
-        ]
 
     def _draft(
         self,
@@ -338,7 +340,8 @@ class ACMS(View):
         try:
             validation.spoken(role, content, tool_calls, tool_call_id, parts)
             who = (_ROLES.get(role) if type(role) is str else None) or validation.choice(role, Role, "role")
-            found, text = validation.parts(who, content, parts, tool_calls, tool_call_id)
+            most = validation.STRICT_PARTS if shared.config.strict else validation.PARTS
+            found, text = validation.parts(who, content, parts, tool_calls, tool_call_id, most=most)
             private = privacy if privacy is Privacy.ALLOW else validation.choice(privacy, Privacy, "privacy")
             plain = EMPTY if metadata is None else validation.metadata(metadata)
             actor = None if actor_id is None else validation.name(actor_id, "actor_id")
@@ -773,18 +776,6 @@ class ACMS(View):
         shared.stage.forget(found.ids)
         shared.work()  # where a summary went, a compaction was asked for
         return found
-
-
-def _listed(messages: object, most: int) -> Sequence[Mapping[str, Any]]:
-    """Return a list of mappings of at most so many; `ValidationError` for what is none."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
-    if len(messages) > most:
-        raise ValidationError(f"has {len(messages)} messages, the limit is {most}", field="messages")
-    for n, message in enumerate(messages):
-        if not isinstance(message, dict | Mapping):  # the first is told at once
-            raise ValidationError(f"must be a mapping, not {type(message).__name__}", field=f"messages[{n}]")
-    return messages
 
 
 async def withdraw(session: ACMS, entries: Sequence[Entry], *, reason: str) -> int:

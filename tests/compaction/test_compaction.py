@@ -520,10 +520,8 @@ async def test_t22_no_boundary_splits_a_tool_group(storage: Storage, toy: Toy, r
         await compacted(session, storage, toy)
         for budget in range(0, 200, 20):
             for view in (session, *(session.at(v) for v in range(1, 24, 4))):
-                items = await view.window(budget)
-                group = items[-1].group if items else None
-                others = [item for item in items if group is None or item.group != group]
-                assert unpaired(others) == [], budget
+                interrupted = set(unpaired(await view.window(10_000)))
+                assert interrupted.issuperset(unpaired(await view.window(budget))), budget
         prompt = await session.messages("what did you find?", budget=500)
         called = [call["id"] for message in prompt for call in message.get("tool_calls", ())]
         answered = [message["tool_call_id"] for message in prompt if message["role"] == "tool"]

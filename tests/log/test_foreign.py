@@ -362,10 +362,17 @@ async def test_a_session_hands_bytes_to_whom_its_config_names() -> None:
         assert (media.mime, media.ref) == ("image/png", "kept:11:image/png")
         with pytest.raises(ValidationError, match="stands alone"):
             await session.ingest({"role": "user", "content": "a"}, "b")
-    async with ACMS("s", MemoryStorage(), None) as session:
+    async with ACMS("s", MemoryStorage(), None, config=ACMSConfig(strict=True)) as session:
         with pytest.raises(ValidationError) as caught:
             await session.ingest({"role": "user", "content": [picture]})
         assert caught.value.field == "content[0].image_url"
+    async with ACMS("s", MemoryStorage(), None) as session:
+        entry = await session.get(await session.ingest("user", [picture]))
+        (media,) = entry.parts
+        assert isinstance(media, Media)
+        assert media.ref == f"sha256:{media.sha256}"
+        assert session.last_receipt is not None
+        assert "only their hash" in session.last_receipt.notes[0]
     with pytest.raises(ConfigurationError, match="media"):
         ACMSConfig(media="a folder")  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ from acms.log.in_force import (
     shown_role,
     units,
 )
-from acms.model import Draft, Entry, Kind, Raw, Role, State, ToolCall, ToolResult
+from acms.model import Draft, Entry, Kind, Raw, Role, State, ToolCall
 from tests.support.logs import NOON, Log, entry, versions_of
 
 # ── what is in force ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -218,7 +218,7 @@ def test_a_late_answer_moves_its_group_and_nothing_else() -> None:
     log.say("assistant", "c")
     before = log.shown()
     log.say("tool", "late", answers="c1")
-    assert before == [(1,), (3,), (4,)]
+    assert before == [(1,), (2,), (3,), (4,)]
     assert log.shown() == [(1,), (3,), (4,), (2, 5)]
     assert log.units()[-1].version == 5
 
@@ -235,17 +235,15 @@ def test_an_unfinished_group_is_shown_whole_while_it_is_the_newest() -> None:
     ]
 
 
-def test_an_unfinished_group_in_the_middle_is_hidden_with_its_reason() -> None:
+def test_an_interrupted_group_stays_where_its_newest_answer_stands() -> None:
     log = Log()
     log.say("assistant", calls=["c1", "c2"])
     log.say("tool", "one of two", answers="c1")
     log.say("user", "never mind")
     folded = units(log.sequence(), whole=True)
-    assert versions_of(folded.units) == [(3,)]
-    assert [(one.version, reason) for one, reason in folded.hidden] == [
-        (1, "its tool calls were never all answered"),
-        (2, "its tool calls were never all answered"),
-    ]
+    assert versions_of(folded.units) == [(1, 2), (3,)]
+    assert [unit.complete for unit in folded.units] == [False, True]
+    assert folded.hidden == []
 
 
 def test_a_result_without_a_call_has_no_group_and_is_shown_as_text_of_the_user() -> None:
@@ -398,13 +396,12 @@ def naive_sequence(entries: list[Entry]) -> list[int]:
 
 
 def naive_units(sequence: list[Entry]) -> set[tuple[int, ...]]:
-    """Every message without a group alone; every group that has all its answers, or is the newest thing."""
+    """Every message without a group alone; every group whose calls are there."""
     found: set[tuple[int, ...]] = set()
     for one in sequence:
         members = [other for other in sequence if one.group is not None and other.group == one.group] or [one]
         asked = {part.call_id for member in members for part in member.parts if isinstance(part, ToolCall)}
-        told = {part.call_id for member in members for part in member.parts if isinstance(part, ToolResult)}
-        if one.group is None or (asked and (asked <= told or members[-1] is sequence[-1])):
+        if one.group is None or asked:
             found.add(tuple(member.version for member in members))
     return found
 

@@ -447,7 +447,7 @@ def test_one_message_cannot_answer_a_call_twice() -> None:
     [
         ("MESSAGE_BYTES", 1_048_576),
         ("NAME_CHARS", 255),
-        ("PARTS", 256),
+        ("PARTS", 4_096),
         ("MARKERS", 16),
         ("BATCH", 1_000),
         ("METADATA_BYTES", 16_384),

@@ -206,7 +206,7 @@ def test_what_the_api_refuses() -> None:
         ([{"role": "model", "parts": [{"text": "x"}]}], "the user's"),
         ([{"role": "system", "parts": [{"text": "x"}]}], "user or the model"),
         ([{"role": "user", "parts": []}], "not empty"),
-        ([{"role": "user", "parts": call["parts"]}], "does not call"),
+        ([{"role": "user", "parts": call["parts"]}], "only the model"),
     ):
         with pytest.raises(PayloadError, match=why):
             CODEC.check({"contents": contents})

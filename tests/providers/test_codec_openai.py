@@ -273,8 +273,8 @@ class TestNormal:
             answer("call_2", "12:00"),
             user("still there?"),
             answer("call_1", "18 °C"),
-            model(replace(WEATHER, arguments="again")),
-            answer("call_1", "19 °C"),
+            model(replace(WEATHER, call_id="call_3", arguments="again")),
+            answer("call_3", "19 °C"),
         ]
         assert plain(codec.normal(given)) == plain(
             [
@@ -283,10 +283,16 @@ class TestNormal:
                 answer("call_2", "12:00"),
                 given[2],
                 given[4],
-                answer("call_1", "19 °C"),
+                answer("call_3", "19 °C"),
             ]
         )
         assert codec.notes(given) == ()
+
+    def test_an_id_of_an_earlier_turn_is_not_used_again_in_responses(self) -> None:
+        given = [model(WEATHER), answer("call_1", "18 °C"), model(WEATHER), answer("call_1", "19 °C")]
+        items = RESPONSES.render([user("?"), *given])["input"]
+        assert [item.get("call_id") for item in items] == [None, "call_1", "call_1", "2", "2"]
+        assert RESPONSES.notes(given) == ("calls with one id get ids of their own",)
 
     @both
     def test_a_call_without_an_answer_and_an_answer_without_a_call(
@@ -296,7 +302,7 @@ class TestNormal:
         assert plain(codec.normal(given)) == plain(
             [
                 given[0],
-                answer("call_1", "(no result was recorded)"),
+                answer("call_1", "no result: interrupted"),
                 given[1],
                 user("<tool_result>\nfound\n</tool_result>"),
             ]
@@ -487,9 +493,10 @@ class TestVerbatim:
 
     def test_items_are_the_models_whoevers_message_they_were_in(self) -> None:
         kept = Raw("openai-responses", '{"id":"ws_1","status":"completed","type":"web_search_call"}')
+        more = Raw("openai-responses", '{"id":"ws_2","status":"completed","type":"web_search_call"}')
         image = Media("image/png", "https://example.com/a.png")
-        assert plain(RESPONSES.normal([user("look", image, kept), user(kept)])) == plain(
-            [user("look", image), model(kept, kept)]
+        assert plain(RESPONSES.normal([user("look", image, kept), user(more)])) == plain(
+            [user("look", image), model(kept, more)]
         )
 
     def test_of_items_only_the_reasoning_that_nothing_follows_is_left_out(self) -> None:

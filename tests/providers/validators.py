@@ -27,6 +27,8 @@ from functools import cache
 from itertools import dropwhile, pairwise
 from typing import Any
 
+from tests.providers import judge
+
 Json = Any
 
 
@@ -71,6 +73,7 @@ _CHAT_PARTS = {
 
 def openai_chat(payload: Json) -> None:
     """Raise `Refused` when Chat Completions would refuse the request."""
+    _must(not (found := judge.chat(payload)), f"the judge finds {found}")
     _must(payload.keys() <= _HINTS | {"messages", "tools"}, "[C] has only known arguments")
     messages = payload["messages"]
     _must(isinstance(messages, list) and messages, "[C] there is a message")
@@ -216,6 +219,7 @@ _OUTPUTS = {"output_text", "refusal"}
 
 def openai_responses(payload: Json) -> None:
     """Raise `Refused` when Responses would refuse the request."""
+    _must(not (found := judge.responses(payload)), f"the judge finds {found}")
     _must(
         payload.keys() <= _HINTS | {"input", "instructions", "tools", "include", "store"},
         "[R] has known arguments",
@@ -293,6 +297,7 @@ _MADE = {"executableCode", "codeExecutionResult", "toolCall", "toolResponse"}
 
 def gemini(payload: Json) -> None:
     """Raise `Refused` when `generateContent` would refuse the request; [G] is its reference, [F] function calling."""
+    _must(not (found := judge.gemini(payload)), f"the judge finds {found}")
     _must(payload.keys() <= {"contents", "config"}, "[G] has only known arguments")
     config = payload.get("config", {})
     _must(config.keys() <= {"systemInstruction", "tools"}, "[G] config has only known fields")
@@ -343,6 +348,7 @@ def anthropic(payload: Json, *, prefill: bool = False, system: bool = False) -> 
 
     `prefill` and `system` say whether the model goes on with an answer and takes system messages later on.
     """
+    _must(not (found := judge.anthropic(payload)), f"the judge finds {found}")
     _must(payload.keys() <= {"messages", "system", "tools", "max_tokens"}, "[A] has only known arguments")
     messages = payload["messages"]
     _must(isinstance(messages, list) and messages, "[E] messages: at least one message is required")

@@ -97,8 +97,11 @@ MESSAGES: list[Bad] = [
 ]  # fmt: skip
 
 
+STRICT = ACMSConfig(strict=True)
+
+
 async def test_a_bad_message_is_refused_and_nothing_is_stored(storage: Storage) -> None:
-    async with session_on(storage) as session:
+    async with session_on(storage, config=STRICT) as session:
         await fill(session, "before")
         before = await seen(session)
         for name, bad, field in MESSAGES:
@@ -115,7 +118,7 @@ async def test_a_bad_message_is_refused_and_nothing_is_stored(storage: Storage) 
 
 
 async def test_a_batch_with_a_bad_seventh_message_stores_none_of_it(storage: Storage) -> None:
-    async with session_on(storage) as session:
+    async with session_on(storage, config=STRICT) as session:
         for name, bad, field in MESSAGES:
             batch: list[dict[str, Any]] = [
                 {"role": "user", "content": f"message {number}"} for number in range(10)
@@ -144,7 +147,7 @@ BATCHES: list[tuple[Any, str]] = [
 
 
 async def test_what_is_no_batch_is_refused(storage: Storage) -> None:
-    async with session_on(storage) as session:
+    async with session_on(storage, config=STRICT) as session:
         for batch, field in BATCHES:
             with pytest.raises(ValidationError) as caught:
                 await session.ingest_many(batch)

@@ -280,7 +280,10 @@ async def test_a_closed_episode_stays_the_current_one_until_the_next_message(sto
     async with session_on(storage) as session:
         await fill(session, "first topic", close=True)
         await fill(session, "second topic", "still the second", close=True)
-        assert contents(await session.recall("unrelated", min_relevance=0.1)) == ["second topic", "still the second"]
+        assert contents(await session.recall("unrelated", min_relevance=0.1)) == [
+            "second topic",
+            "still the second",
+        ]
         await fill(session, "third topic")
         assert contents(await session.recall("unrelated", min_relevance=0.1)) == ["third topic"]
 

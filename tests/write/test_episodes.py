@@ -166,10 +166,10 @@ def test_abandoned_calls_hold_nothing_back() -> None:
 
 def test_a_tail_remembers_a_bounded_number_of_unanswered_calls() -> None:
     log = Log()
-    for number in range(300):
+    for number in range(1_100):
         log.say("assistant", calls=[f"c{number}"])
-    assert 200 < len(log.tail.calls) < 300
-    assert "c299" in log.tail.calls
+    assert 1_000 < len(log.tail.calls) < 1_100
+    assert "c1099" in log.tail.calls
     assert log.say("tool", "too late", answers="c0").group is None
 
 

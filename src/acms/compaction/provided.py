@@ -164,7 +164,7 @@ def _covered(found: Sequence[Entry]) -> list[Entry]:
     """Return what a provider's compaction stands for: all but what instructs, and a tool call that is still open."""
     folded = in_force.units(found, whole=True)
     closed = [entry for unit in folded.units if unit.complete for entry in unit.entries]
-    hidden = [entry for entry, why in folded.hidden if why != in_force.UNANSWERED]
+    hidden = [entry for entry, _ in folded.hidden]
     return [entry for entry in (*closed, *hidden) if not trust.instructs(entry)]
 
 

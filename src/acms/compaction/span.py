@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from acms.log.in_force import UNANSWERED, Cover, Units, anchor
+from acms.log.in_force import Cover, Units, anchor
 from acms.log.policy import CompactionPolicy, due
 from acms.log.trust import instructs
 from acms.model import Entry, Kind, Privacy, Role, Span
@@ -116,7 +116,7 @@ def choose(
         if lead <= place < end or group[0].id in outdated.left
     ]
     budget = policy.budget or before
-    open_calls = {entry.id for entry, why in found.hidden if why == UNANSWERED}
+    open_calls = {unit.entries[0].id for unit in found.units if not unit.complete}
     kept = _kept(older, policy, budget, sum(costs[end:])) | open_calls.union(outdated.stuck)
     older = [(group, cost) for group, cost in older if group[0].id not in kept]
     summaries = [(group[0], cost) for group, cost in older if group[0].kind is Kind.SUMMARY]

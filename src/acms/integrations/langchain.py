@@ -30,8 +30,9 @@ from pydantic import ConfigDict
 from acms.errors import ConfigurationError
 from acms.integrations.langchain_messages import chat_message, completed, message_of, offered, stored
 from acms.integrations.left_out import LeftBehind, without
-from acms.integrations.model_input import scope_of, storable
+from acms.integrations.model_input import scope_of
 from acms.integrations.sessions import Sessions
+from acms.log.repair import well_formed
 from acms.ports import StorageBackend
 from acms.prompt import Prompt
 from acms.providers.codecs import OpenAIChat
@@ -110,7 +111,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         """Return the request with the messages that the budget allows."""
         prompt = Prompt(self._codec)
         if request.system_message is not None and request.system_message.text.strip():
-            prompt = prompt.system(storable(request.system_message.text))
+            prompt = prompt.system(well_formed(request.system_message.text))
         written = len(prompt.steps)
         if tools := [one for one in map(offered, request.tools) if one is not None]:
             prompt = prompt.tools(tools)
@@ -120,7 +121,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             hidden = await self._left.find(session, done)
             log = without(session, hidden)
             prompt = prompt.history(log)
-            if (asked := storable(asked)).strip():
+            if (asked := well_formed(asked)).strip():
                 prompt = prompt.recall(log, asked, scope=scope_of(session))
             rendered = await prompt.render(self._budget)
             sources = [message.sources for message in rendered.messages[written:]]
@@ -211,7 +212,7 @@ class ACMSRetriever(BaseRetriever):
     async def _documents(self, query: str, k: int | None) -> list[Document]:
         limit = self.k if k is None else k
         items = await self.session.recall(
-            storable(query), budget=self.budget, limit=limit, scope=self.scope, relevant_only=True
+            well_formed(query), budget=self.budget, limit=limit, scope=self.scope, relevant_only=True
         )
         found: list[Document] = []
         for item in sorted(items, key=lambda item: -item.score):

@@ -28,8 +28,8 @@ from acms.integrations.model_input import (
     json_text,
     model_input,
     scope_of,
-    storable,
 )
+from acms.log.repair import well_formed
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
 from acms.results import ContextItems
@@ -162,7 +162,7 @@ class ACMSMemoryBlock(BaseMemoryBlock[str]):
         return await self._text(self.session.counter.count(content) - tokens_to_truncate) or None
 
     async def _text(self, budget: int) -> str:
-        if budget <= 0 or not storable(self._asked).strip():
+        if budget <= 0 or not well_formed(self._asked).strip():
             return ""
         return (await _recall(self.session, self._asked, budget)).text()
 
@@ -196,7 +196,9 @@ class ACMSRetriever(BaseRetriever):
 
 async def _recall(session: ACMS, query: str, budget: int, limit: int | None = None) -> ContextItems:
     scope = scope_of(session)
-    return await session.recall(storable(query), budget=budget, scope=scope, limit=limit, relevant_only=True)
+    return await session.recall(
+        well_formed(query), budget=budget, scope=scope, limit=limit, relevant_only=True
+    )
 
 
 class _Dialect:
@@ -212,7 +214,7 @@ class _Dialect:
         if role is Role.TOOL and not called:
             role = Role.USER
         if role is Role.TOOL:
-            parts: list[Part] = [ToolResult(str(called), storable(message.content or ""))]
+            parts: list[Part] = [ToolResult(str(called), well_formed(message.content or ""))]
         else:
             parts = [part for block in message.blocks for part in _part(block)]
             if not any(isinstance(part, ToolCall) for part in parts):
@@ -245,12 +247,12 @@ def _part(block: Any) -> list[Part]:
             ToolCall(block.tool_call_id or block.tool_name, block.tool_name, json_text(block.tool_kwargs))
         ]
     if isinstance(block, types.ThinkingBlock):
-        return [Reasoning(storable(block.content))] if block.content else []
+        return [Reasoning(well_formed(block.content))] if block.content else []
     if isinstance(block, types.ImageBlock) and block.url:
         return [Media(block.image_mimetype or "image/*", str(block.url))]
     if isinstance(block, _FILES):
         return [Text(f"[{block.block_type}: {getattr(block, 'url', None) or getattr(block, 'path', None)}]")]
-    return [Text(storable(text))] if (text := getattr(block, "text", "")) else []
+    return [Text(well_formed(text))] if (text := getattr(block, "text", "")) else []
 
 
 def _dumped(message: ChatMessage) -> str:
@@ -264,7 +266,7 @@ def _dumped(message: ChatMessage) -> str:
 def _call(given: Any) -> ToolCall:
     """Read a call as clients of Chat Completions leave it beside a message."""
     call = given if isinstance(given, dict) else given.model_dump()
-    return ToolCall(call["id"], call["function"]["name"], storable(call["function"]["arguments"]))
+    return ToolCall(call["id"], call["function"]["name"], well_formed(call["function"]["arguments"]))
 
 
 def _bytes(blocks: Sequence[Any]) -> int:

@@ -15,6 +15,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from acms.errors import EntryNotFoundError, FitError, TokenBudgetExceededError
 from acms.integrations.left_out import without
+from acms.log.repair import well_formed
 from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
 from acms.prompt import Prompt, Rendered
@@ -34,7 +35,6 @@ __all__ = [
     "raw_of",
     "says",
     "scope_of",
-    "storable",
 ]
 
 M = TypeVar("M")
@@ -156,10 +156,10 @@ def scope_of(session: ACMS) -> Literal["session", "namespace"]:
 def _prompt(session: ACMS, request: Request, hidden: Collection[str]) -> Prompt:
     prompt = Prompt(request.codec).tools(request.tools)
     if request.instructions:
-        prompt = prompt.system(storable(request.instructions))
+        prompt = prompt.system(well_formed(request.instructions))
     shown = without(session, hidden)
     prompt = prompt.history(shown)
-    if (query := storable(request.query)).strip():
+    if (query := well_formed(request.query)).strip():
         prompt = prompt.recall(shown, query, scope=scope_of(session))
     return prompt
 
@@ -296,19 +296,14 @@ def says(entry: Entry, written: Mapping[str, Any]) -> bool:
 def json_text(value: Any) -> str:
     """Return arguments and results of tools as the log has them: JSON of whatever it is, or the text itself."""
     if isinstance(value, str):
-        return storable(value)
+        return well_formed(value)
     from pydantic_core import to_jsonable_python  # each of these frameworks brings it along
 
     try:
         plain = to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="null", fallback=str)
     except ValueError:  # bytes in a model of pydantic, or a circle
         plain = str(value)
-    return storable(dumps(plain, ensure_ascii=False))
-
-
-def storable(text: str) -> str:
-    """Return a text without what no store can keep: NUL, and half of a character."""
-    return text.replace("\0", "").encode(errors="replace").decode()
+    return well_formed(dumps(plain, ensure_ascii=False))
 
 
 def json_object(text: str, name: str) -> dict[str, Any]:

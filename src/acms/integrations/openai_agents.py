@@ -19,7 +19,9 @@ from typing import Any, Literal
 
 from acms.config import ACMSConfig
 from acms.errors import FitError, MissingExtraError
-from acms.integrations.model_input import raw_of, says, scope_of, storable
+from acms.integrations.model_input import raw_of, says, scope_of
+from acms.log.native_items import is_native, read_call, read_result
+from acms.log.repair import well_formed
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.ports import Embedder, StorageBackend, TokenCounter
 from acms.prompt import Prompt
@@ -39,6 +41,7 @@ except ModuleNotFoundError as error:
 __all__ = ["ACMSSession"]
 
 _VENDOR = "openai"
+_LISTED = ("function_call_output", "custom_tool_call_output")
 
 
 class ACMSSession:
@@ -114,7 +117,7 @@ class ACMSSession:
         given, instructions = data.model_data.input, data.model_data.instructions
         prompt = Prompt(self._codec)
         if instructions:
-            prompt = prompt.system(storable(instructions))
+            prompt = prompt.system(well_formed(instructions))
         written = len(prompt.steps)
         tools = [
             Tool(name=one.name, description=one.description, parameters=one.params_json_schema)
@@ -165,7 +168,7 @@ class ACMSSession:
         parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
         media = [part for part in parts if part.get("type") in ("input_image", "input_file")]
         plain = {**item, "content": [part for part in parts if part not in media]} if media else item
-        written = storable(json.dumps(plain, ensure_ascii=False))
+        written = well_formed(json.dumps(plain, ensure_ascii=False))
         return self._codec.counter.count(written) + PER_MEDIUM * len(media)
 
 
@@ -195,11 +198,14 @@ def _message(item: Any) -> dict[str, Any]:
             parts.append(Text(text))
     elif kind == "function_call":
         parts.append(
-            ToolCall(str(plain["call_id"]), str(plain["name"]), storable(str(plain.get("arguments", ""))))
+            ToolCall(str(plain["call_id"]), str(plain["name"]), well_formed(str(plain.get("arguments", ""))))
         )
     elif kind == "function_call_output":
         role = Role.TOOL
         parts.append(ToolResult(str(plain["call_id"]), _text(plain.get("output"))))
+    elif native := read_call(plain) or read_result(plain):
+        role = Role.TOOL if isinstance(native[0], ToolResult) else Role.ASSISTANT
+        parts += native
     parts.append(Raw(_VENDOR, json.dumps(plain)))
     return {"role": role, "parts": parts}
 
@@ -209,15 +215,19 @@ def _text(content: Json) -> str:
     if isinstance(content, list | tuple):
         found = [part.get("text") for part in content if isinstance(part, Mapping)]
         content = "\n".join(text for text in found if isinstance(text, str))
-    return storable(content) if isinstance(content, str) else ""
+    return well_formed(content) if isinstance(content, str) else ""
 
 
 def _what(item: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what an item says, whatever form it has."""
     kind = item.get("type", "message")
-    said = _text(item.get("output" if kind == "function_call_output" else "content"))
-    named = (str(item.get(name) or "") for name in ("role", "call_id", "name", "arguments"))
-    return (kind, *map(storable, named), said)
+    said = _text(item.get("output" if kind in _LISTED else "content"))
+    named = [str(item.get(name) or "") for name in ("role", "call_id", "name", "arguments")]
+    if is_native(kind):
+        parts = read_call(item) or read_result(item) or []
+        named += [part.arguments for part in parts if isinstance(part, ToolCall)]
+        named += [part.output for part in parts if isinstance(part, ToolResult) and kind not in _LISTED]
+    return (kind, *map(well_formed, named), said)
 
 
 def _says(item: Any) -> bool:

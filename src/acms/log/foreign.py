@@ -16,15 +16,13 @@ from typing import Any, TypeAlias
 from acms.errors import ValidationError
 from acms.log import validation
 from acms.log.inline_media import Keep, Place, kept, lifted, referred
+from acms.log.native_items import AS_GIVEN, RESPONSES, call_of_result, read_call, read_result
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 
 __all__ = ["AS_GIVEN", "FIELDS", "KNOWN", "Keep", "Turn", "of_gemini", "read"]
 
 Turn: TypeAlias = dict[str, Any]
 """The keyword arguments of one `ingest`, its idempotency key under "key"."""
-
-AS_GIVEN = "as-given"
-"""Vendor of a `Raw` part that holds what was given beside a part, such as annotations."""
 
 WINDOW = "response.compaction"
 """What OpenAI calls a conversation that was compacted on demand: messages of the user, and what stands for the rest."""
@@ -43,6 +41,8 @@ KNOWN = FIELDS | _OPENAI | _ANSWER | {"idempotency_key"}
 _OURS = ("markers", "created_at", "privacy", "origin", "actor_id")
 _ENVELOPE = ("audio", "annotations", "phase", "model", "stop_reason", "stop_sequence", "stop_details", "usage",
              "container")  # fmt: skip
+_NOTHING: tuple[Json, ...] = (None, "", [], {})
+_REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
 _MARKS = frozenset(("cache_control", "prompt_cache_breakpoint"))
 _CHAT = frozenset(("image_url", "input_audio", "file"))
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -56,8 +56,12 @@ def dump(value: Json) -> str:
         raise ValidationError(f"holds what is not JSON: {error}", field="message") from error
 
 
-def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = None) -> list[Turn]:
+def read(
+    message: Mapping[str, Any], field: str = "", *, keep: Keep | None = None, strict: bool = False
+) -> list[Turn]:
     """Read one message of a provider, or one of ours, as the messages it is in a log.
+
+    A field that is not known is kept for the provider that it came from; when `strict` it is an error.
 
     They are more than one where a message of the user holds several results of tools. `field` is its name in errors.
     What is a message of ours already comes back as it is.
@@ -66,7 +70,7 @@ def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = Non
     place = Place(field, keep)
     if message.get("object") == WINDOW:
         given = {name: value for name, value in message.items() if name not in ("created_at", "metadata")}
-        turn = _window(message, place._replace(vendor="openai-responses"))
+        turn = _window(message, place._replace(vendor=RESPONSES))
         if not given.get("id"):  # known by what it ends with
             given["id"] = message["output"][-1].get("id")
         return [_keyed(turn, given)]
@@ -83,13 +87,13 @@ def read(message: Mapping[str, Any], field: str = "", *, keep: Keep | None = Non
         item = {
             name: value for name, value in message.items() if name not in (*_OURS, "key", "idempotency_key")
         }
-        return [_keyed(_item(item, place._replace(vendor="openai-responses")), message)]
+        return [_keyed(_item(item, place._replace(vendor=RESPONSES)), message)]
     if of_gemini(message):
         return _content_of_gemini(message, place.at("parts"))
     unknown = sorted(set(message) - KNOWN, key=str)
-    if unknown:
+    if unknown and strict:
         raise ValidationError(f"unknown field {unknown[0]!r}", field=field)
-    return _spoken(message, place)
+    return _spoken(message, place, unknown)
 
 
 def _keyed(turn: Turn, message: Mapping[str, Any]) -> Turn:
@@ -108,7 +112,7 @@ def _keyed(turn: Turn, message: Mapping[str, Any]) -> Turn:
 # ── messages with a role ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _spoken(message: Mapping[str, Any], place: Place) -> list[Turn]:
+def _spoken(message: Mapping[str, Any], place: Place, unknown: Sequence[str]) -> list[Turn]:
     place = place._replace(vendor=_vendor(message))
     name = message.get("name")
     if message["role"] == "function" and isinstance(name, str):  # before calls had ids
@@ -116,6 +120,7 @@ def _spoken(message: Mapping[str, Any], place: Place) -> list[Turn]:
         return [_keyed(turn, message)]
     turn: Turn = {"role": message["role"], "content": ""}
     answers, parts = _contents(message.get("content"), place.at("content"))
+    parts = [*_reasoning(message, place), *parts]
     if message.get("refusal"):
         parts.append(Text(place.at("refusal").text(message["refusal"])))
     parts += _calls(message, place)
@@ -135,8 +140,41 @@ def _spoken(message: Mapping[str, Any], place: Place) -> list[Turn]:
         rest["audio"] = _heard(rest["audio"], place.at("audio"), parts)
     if message.get("status") not in (None, "completed"):
         rest["status"] = message["status"]
+    fields = {name: message[name] for name in unknown if name not in _MARKS and message[name] not in _NOTHING}
+    if fields:
+        rest["fields"] = {place.vendor: lifted(fields, place)}
     _say(turn, parts, rest)
     return _numbered([*answers, turn], message)
+
+
+def _reasoning(message: Mapping[str, Any], place: Place) -> list[Part]:
+    """Return what a model thought, in the first of the fields that servers of the chat format have for it."""
+    for block in _rows(message.get("thinking_blocks")):
+        if isinstance(block.get("thinking"), str):
+            return [
+                part
+                for one in _rows(message["thinking_blocks"])
+                if isinstance(one.get("thinking"), str)
+                for part in _thinking(one, place.at("thinking_blocks"))
+            ]
+    found: list[Part] = []
+    for detail in _rows(message.get("reasoning_details")):
+        text = detail.get("text") or detail.get("summary")
+        if isinstance(text, str) and text:
+            signed = str(detail.get("format")).startswith("anthropic") and isinstance(
+                detail.get("signature"), str
+            )
+            found.append(
+                Reasoning(place.at("reasoning_details").text(text), detail["signature"] if signed else None)
+            )
+    for name in ("reasoning_content", "reasoning"):
+        if not found and isinstance(message.get(name), str) and message[name]:
+            found.append(Reasoning(place.at(name).text(message[name])))
+    return found if message["role"] == "assistant" else []
+
+
+def _rows(value: object) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list | tuple) else []
 
 
 def of_gemini(message: Mapping[str, Any]) -> bool:
@@ -238,7 +276,8 @@ def _vendor(message: Mapping[str, Any]) -> str:
         return "openai-chat" if "input_audio" in kinds else "openai-responses"
     if message.get("role") in ("tool", "developer") or any(kind in _CHAT for kind in kinds):
         return "openai-chat"
-    return "openai-chat" if any(message.get(name) for name in ("tool_calls", *_OPENAI)) else "anthropic"
+    chat = any(message.get(name) for name in ("tool_calls", *_OPENAI, *_REASONING))
+    return "openai-chat" if chat or isinstance(content, str) else "anthropic"
 
 
 def _call(call: object, place: Place) -> Iterator[Part]:
@@ -252,6 +291,11 @@ def _call(call: object, place: Place) -> Iterator[Part]:
         yield ToolCall(id, at.at("name").name(name), at.at("input").text(given))
         yield Raw(AS_GIVEN, dump({"id": call.get("id"), "type": "custom"}))
         return
+    extra = call.get("extra_content")
+    google = extra.get("google") if isinstance(extra, Mapping) else None
+    signature = google.get("thought_signature") if isinstance(google, Mapping) else None
+    if isinstance(signature, str) and signature:
+        yield Raw("gemini", dump({"thoughtSignature": place.at("extra_content").text(signature)}))
     yield validation.call(call, place.field)
 
 
@@ -408,12 +452,33 @@ def _item(item: Mapping[str, Any], place: Place) -> Turn:
             parts += _surplus_of(item, "output")
             return _answered({"role": "tool", "content": ""}, parts, item["call_id"], place)
         case str():
-            parts = [_raw(item, place)]
+            if call_of_result(item["type"]) is not None:
+                return _native_result(item, place)
+            held = _lifted(item, place)
+            parts = read_call(held) or [Raw(place.vendor, dump(held))]
         case None if item and item.keys() <= {"id", "type"}:
             parts = [_raw({**item, "type": "item_reference"}, place)]
         case _:
             raise ValidationError("needs a role", field=place.field)
     return {"role": "assistant", "content": "", "parts": parts}
+
+
+def _native_result(item: Mapping[str, Any], place: Place) -> Turn:
+    """Read an item as the result of a native call, media beside it, or word for word where it answers none."""
+    output, at = item.get("output"), place.at("output")
+    media: list[Part] = []
+    if item["type"] == "custom_tool_call_output" and isinstance(output, list | tuple):
+        media = _contents(output, at)[1]
+        item = {**item, "output": "\n".join([part.text for part in media if isinstance(part, Text)])}
+    elif item["type"] == "computer_call_output" and isinstance(output, Mapping):
+        media = _input_image({"type": "computer_screenshot", **output}, at) or []
+        item = {name: value for name, value in item.items() if name != "output"}
+    held = _lifted(item, place)
+    found = read_result(held)
+    if found is None:
+        return {"role": "assistant", "content": "", "parts": [Raw(place.vendor, dump(held)), *media]}
+    beside = [one for one in media if not isinstance(one, Text)]
+    return {"role": "tool", "content": "", "parts": [*found, *beside]}
 
 
 def _window(message: Mapping[str, Any], place: Place) -> Turn:
@@ -437,7 +502,12 @@ def _surplus_of(item: Mapping[str, Any], *held: str) -> list[Part]:
 
 def _raw(one: Mapping[str, Any], place: Place) -> Raw:
     """Keep a part or an item word for word; bytes within it are kept elsewhere."""
+    return Raw(place.vendor, dump(_lifted(one, place)))
+
+
+def _lifted(one: Mapping[str, Any], place: Place) -> dict[str, Json]:
+    """Return an item in which bytes are references."""
     try:
-        return Raw(place.vendor, dump(lifted(one, place)))
+        return dict(lifted(one, place))
     except RecursionError as error:
         raise ValidationError("is nested too deep", field=place.field) from error

@@ -470,7 +470,7 @@ def units(sequence: Sequence[Entry], *, whole: bool) -> Units:
     """Fold an effective sequence into units; `whole` says that it starts at the beginning of the log.
 
     A tool group stands where its newest answer stands, so nothing before it moves when a late answer arrives. A group
-    with open calls is shown only while it is the newest thing in the log.
+    with open calls is shown too: what was said, and the results that came.
     """
     groups: dict[str, list[Entry]] = {}
     for entry in sequence:
@@ -479,7 +479,7 @@ def units(sequence: Sequence[Entry], *, whole: bool) -> Units:
     found: list[Unit[Entry]] = []
     hidden: list[tuple[Entry, str]] = []
     unresolved: list[Entry] = []
-    for index, entry in enumerate(sequence):
+    for entry in sequence:
         if entry.group is None:
             found.append(Unit((entry,)))
             continue
@@ -495,12 +495,8 @@ def units(sequence: Sequence[Entry], *, whole: bool) -> Units:
                 hidden.extend((member, NO_CALL) for member in members)
             else:
                 unresolved.extend(members)
-        elif calls <= answered:
-            found.append(Unit(tuple(members)))
-        elif index == len(sequence) - 1:
-            found.append(Unit(tuple(members), complete=False))
         else:
-            hidden.extend((member, UNANSWERED) for member in members)
+            found.append(Unit(tuple(members), complete=calls <= answered))
     return Units(found, hidden, unresolved)
 
 

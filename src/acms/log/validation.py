@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from acms.errors import SessionNotFoundError, ValidationError
+from acms.log.native_items import item_text
 from acms.model import Json, MarkerType, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 #: Named limits; sizes in bytes of UTF-8, counts in items.
 MESSAGE_BYTES = 1_048_576
 NAME_CHARS = 255
-PARTS = 256
+PARTS, STRICT_PARTS = 4_096, 256
 MARKERS = 16
 LABELS = 32
 BATCH = 1_000
@@ -377,6 +378,8 @@ def parts(
     given: Sequence[Part] | None,
     tool_calls: Sequence[Mapping[str, Json]] | None,
     tool_call_id: str | None,
+    *,
+    most: int = PARTS,
 ) -> tuple[tuple[Part, ...], str]:
     """Return the parts of a message and its canonical text.
 
@@ -405,8 +408,8 @@ def parts(
         found.append(call(one, f"tool_calls[{index}]"))
     for index, part in enumerate(given or ()):
         found.append(_part(part, f"parts[{index}]"))
-    if len(found) > PARTS:
-        raise ValidationError(f"has {len(found)} parts, the limit is {PARTS}", field="parts")
+    if len(found) > most:
+        raise ValidationError(f"has {len(found)} parts, the limit is {most}", field="parts")
     _check_message(found, role)
     return tuple(found), text(canonical_text(found), "content")
 
@@ -435,7 +438,7 @@ def _check_message(found: Sequence[Part], role: Role) -> None:
 
 
 def canonical_text(found: Sequence[Part]) -> str:
-    """Join what a message says: texts, calls as `name(arguments)`, results. Reasoning, media and raw items are not."""
+    """Join what a message says: texts, calls as `name(arguments)`, results, a provider's own items. Not reasoning."""
     lines: list[str] = []
     for part in found:
         if isinstance(part, Text):
@@ -444,6 +447,8 @@ def canonical_text(found: Sequence[Part]) -> str:
             lines.append(f"{part.name}({part.arguments})")
         elif isinstance(part, ToolResult):
             lines.append(part.output)
+        elif isinstance(part, Raw) and (said := item_text(part)):
+            lines.append(said)
     return "\n".join(lines)
 
 

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from acms.log.encoding import is_summary, locate
 from acms.log.in_force import Cover, is_sealed, unasked
+from acms.log.native_items import AS_GIVEN
 from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, State, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Composed, Piece, Placed
 from acms.ports import Codec, TokenCounter
@@ -384,7 +385,11 @@ def _bound(part: Part) -> bool:
     """Return whether a provider accepts a part only behind the prefix it was produced under."""
     if isinstance(part, Reasoning):
         return bool(part.signature)
-    return isinstance(part, Raw) and any(f'"{kind}"' in part.json for kind in _REASONING)
+    return (
+        isinstance(part, Raw)
+        and part.vendor != AS_GIVEN
+        and any(f'"{kind}"' in part.json for kind in _REASONING)
+    )
 
 
 def woven(units: Sequence[Atom], blocks: Sequence[tuple[int, Composed]]) -> list[Atom | Composed]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from acms.model import Json, Media, Part, Role, Text, ToolCall, ToolResult
+from acms.log.native_items import NO_RESULT, item_text
+from acms.model import Json, Media, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
 from acms.prompt_types import open_closing_tags
 from acms.results import ContextItem, named
@@ -20,9 +21,6 @@ PER_MEDIUM = 1_445
 """The most that an image is likely to cost, and what a file is taken to cost, where they state nothing."""
 PRIMER = 3
 """Tokens every reply is primed with."""
-
-NO_RESULT = "(no result was recorded)"
-"""Stands for the answer to a tool call that has none yet: providers refuse a call without an answer."""
 
 RECALLED = ("<recalled>\n", "\n</recalled>")
 """Around text from the past, so that it reads as data and not as something said now."""
@@ -174,6 +172,8 @@ def _content(role: Role, parts: Sequence[Part]) -> str | list[dict[str, Json]]:
         elif isinstance(part, Text | Media):
             text = part.text if isinstance(part, Text) else f"[{part.mime}: {part.ref}]"
             found.append({"type": "text", "text": text})
+        elif isinstance(part, Raw) and (said := item_text(part)):
+            found.append({"type": "text", "text": said})
     if all(one["type"] == "text" for one in found):
         return "\n".join([one["text"] for one in found])
     return found

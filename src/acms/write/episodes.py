@@ -26,7 +26,7 @@ TIME_GAP = "time_gap"
 TOOL_RESULT = "tool_result"
 PATTERN = "pattern"
 
-_OPEN_CALLS = 256
+_OPEN_CALLS = 1_024
 """How many unanswered calls a tail remembers; older ones count as abandoned."""
 
 

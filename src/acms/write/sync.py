@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import marshal
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeVar
 
 from acms.errors import ConflictError, ValidationError
 from acms.log import foreign, known, trust, validation
@@ -17,6 +17,7 @@ from acms.log.encoding import token
 from acms.log.foreign import Turn
 from acms.log.in_force import GONE
 from acms.log.known import Row
+from acms.log.repair import rename_repeated_calls
 from acms.model import EMPTY, Draft, Entry, Head, Kind, Origin, Privacy, Role, Span
 from acms.privacy.modes import stored_mode, stricter
 from acms.results import Synced
@@ -24,9 +25,10 @@ from acms.session_state import SharedSession
 from acms.text.chat_messages import NO_RESULT, ORPHAN, RECALLED, SUMMARY
 from acms.write import retirement
 from acms.write.alignment import Aligned, Item, align, pair, regroups
+from acms.write.door import DraftOf, read_message, says_nothing
 from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
 
-DraftOf: TypeAlias = Callable[..., Draft]
+T = TypeVar("T")
 
 _ROLES = {role.value: role for role in Role}
 
@@ -53,14 +55,23 @@ class Sync:
         self._draft = draft
         self._retract = retract
         self._refuse = refuse
+        #: What had to be repaired, in words.
+        self._notes: dict[str, None] = {}
 
     async def run(self, messages: Sequence[Mapping[str, Any]]) -> Done:
         """Read the list, decide, and append; again from the start when somebody else wrote between."""
         shared = self._shared
+        if not shared.config.strict:
+            messages, renamed = rename_repeated_calls(messages)
+            self._notes.update(dict.fromkeys(renamed))
         items = self._items(messages)
         ignored = tuple(index for index, found in enumerate(items) if not found)
         flat = [item for found in items for item in found]
-        _check_keys(flat)
+        if shared.config.strict:
+            _check_keys(flat)
+        elif (own := _with_own_keys(flat)) != flat:
+            self._notes["a key that messages of the list share is the first one's"] = None
+            flat = own
         while True:
             context = await shared.find()
             head = None if context is None else await shared.known.catch_up(shared.storage, context)
@@ -72,7 +83,9 @@ class Sync:
             groups = pair(flat, rows, found, _group)
             unchanged = tuple([rows[place].id for _, place in found.unchanged])
             erased = tuple(dict.fromkeys([flat[at].at for at in found.erased]))
-            result = Synced(unchanged=unchanged, ignored=ignored, erased=erased)
+            result = Synced(unchanged=unchanged, ignored=ignored, erased=erased, notes=tuple(self._notes))
+            places = {at: rows[place].id for at, place in found.unchanged}
+            result = replace(result, ids=_ids_by_place(len(messages), flat, places))
             if not (found.appended or found.replaced or found.retracted):
                 return Done(result)
             try:
@@ -115,8 +128,7 @@ class Sync:
             gone += [rows[place].id for place in found.retracted]
             gone += [rows[place].first for place in found.retracted]
             edits.append(await self._retraction([rows[place] for place in found.retracted]))
-        context = await shared.ensure()
-        version = 0 if head is None else head.version
+        context, version = await shared.ensure(), 0 if head is None else head.version
         ids = frozenset(gone)
         before: Sequence[Draft] = edits
         if edits:
@@ -135,8 +147,7 @@ class Sync:
         )
         delivered = await self._writer.post(context, request)
         assert delivered is not None
-        receipt = delivered.receipt
-        made = receipt.ids[delivered.start :]
+        receipt, made = delivered.receipt, delivered.receipt.ids[delivered.start :]
         if edits:
             by = retirement.Rewrite(tuple(before), ids)
             await retirement.follow(shared.storage, shared.namespace, by, made[0])
@@ -145,6 +156,8 @@ class Sync:
                 shared.rewritten(context, receipt.versions[0], draft.sources[0], reason)
         appended = made[len(before) :]
         places = dict(zip(found.appended, appended, strict=True))
+        edited = dict(zip([at for at, _ in found.replaced], made, strict=False))
+        known = {at: rows[place].id for at, place in found.unchanged}
         return Done(
             replace(
                 result,
@@ -152,6 +165,7 @@ class Sync:
                 replaced=tuple(made[: len(found.replaced)]),
                 retracted=tuple([rows[place].id for place in found.retracted]),
                 inserted=tuple([places[at] for at in found.inserted]),
+                ids=_ids_by_place(len(messages), items, known | places | edited),
             ),
             context,
             delivered,
@@ -180,17 +194,39 @@ class Sync:
             found[index] = tuple([item._replace(key=None) for item in found[index]])
         return found
 
-    def _read(self, message: Mapping[str, Any], index: int) -> Iterator[Item]:
-        keep = None if self._shared.config.media is None else _not_yet
-        for number, turn in enumerate(_turns(message, index, keep)):
-            if turn is None:
-                continue
-            try:
-                yield self._item(turn, index, number)
-            except ValidationError as error:
-                said = str(error).removeprefix(f"{error.field}: ")
-                field = f"messages[{index}].{error.field}"
-                raise ValidationError(said, field=field, options=error.options) from error
+    def _read(self, message: Mapping[str, Any], index: int) -> Sequence[Item]:
+        def check(turns: Sequence[Turn]) -> list[Item]:
+            left = [(number, self._stripped(turn)) for number, turn in enumerate(turns)]
+            return [self._checked_item(turn, index, number) for number, turn in left if turn is not None]
+
+        return self._opened(message, index, _not_yet, check)
+
+    def _opened(
+        self,
+        message: Mapping[str, Any],
+        index: int,
+        keep: foreign.Keep | None,
+        check: Callable[[Sequence[Turn]], T],
+    ) -> T:
+        """Read a message of the list, repaired where it has to be, and make something of it."""
+        config = self._shared.config
+        keeper = None if config.media is None else keep
+        found, notes = read_message(message, f"messages[{index}]", keeper, check, strict=config.strict)
+        self._notes.update(dict.fromkeys(notes))
+        return found
+
+    def _stripped(self, turn: Turn) -> Turn | None:
+        """Return a message without what ACMS wrote into it; None where nothing is left to be stored."""
+        left = _without_rendered_text(turn)
+        return None if left is not None and not self._shared.config.strict and says_nothing(left) else left
+
+    def _checked_item(self, turn: Turn, index: int, number: int) -> Item:
+        try:
+            return self._item(turn, index, number)
+        except ValidationError as error:
+            said = str(error).removeprefix(f"{error.field}: ")
+            field = f"messages[{index}].{error.field}"
+            raise ValidationError(said, field=field, options=error.options) from error
 
     def _item(self, turn: Turn, index: int, number: int, known_as: Privacy = Privacy.ALLOW) -> Item:
         config = self._shared.config
@@ -242,16 +278,29 @@ class Sync:
             if item.key is not None:
                 old = private.get(item.key) or private.get(known.hashed(item.key))
             if old is not None and stricter(old, given) is not given:
-                item = self._item(self._turn(messages, item, _not_yet), item.at, item.turn, old)
+                at, turn, private_as = item.at, item.turn, old
+                make = partial(self._item, index=at, number=turn, known_as=private_as)
+                item = self._turn(messages, item, _not_yet, make)
             found.append(item)
         return found
 
-    def _turn(self, messages: Sequence[Mapping[str, Any]], item: Item, keep: foreign.Keep | None) -> Turn:
-        turn = _turns(messages[item.at], item.at, keep)[item.turn]
-        assert turn is not None
-        if item.key is None:
-            turn.pop("key", None)
-        return turn
+    def _turn(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        item: Item,
+        keep: foreign.Keep | None,
+        make: Callable[[Turn], T],
+    ) -> T:
+        """Read a message of the list again, and make something of the part of it that an item is."""
+
+        def check(turns: Sequence[Turn]) -> T:
+            turn = self._stripped(turns[item.turn])
+            assert turn is not None
+            if item.key is None:
+                turn.pop("key", None)
+            return make(turn)
+
+        return self._opened(messages[item.at], item.at, keep, check)
 
     def _tokens(self, messages: Sequence[Mapping[str, Any]], item: Item) -> int:
         return self._unkept(messages, item).tokens
@@ -276,16 +325,20 @@ class Sync:
         return bool(beginning) and texts[row.id].startswith(beginning)
 
     def _unkept(self, messages: Sequence[Mapping[str, Any]], item: Item) -> Draft:
-        turn = self._turn(messages, item, _not_yet)
-        return self._draft(f"messages[{item.at}].", called="key", **turn)
+        return self._turn(messages, item, _not_yet, partial(self._draft_of, item.at))
+
+    def _draft_of(self, at: int, turn: Turn) -> Draft:
+        return self._draft(f"messages[{at}].", called="key", **turn)
 
     def _drafted(self, messages: Sequence[Mapping[str, Any]], item: Item, old: Entry | None = None) -> Draft:
         """Return a message as it is stored: one that is known stays as private, and is not trusted more."""
-        turn = self._turn(messages, item, self._shared.config.media)
+        more: dict[str, Any] = {"key": None} if item.key is None else {}
         if old is not None:
-            turn["privacy"] = stricter(old.privacy, item.privacy or old.privacy)
-            turn["origin"] = trust.lowest((old.origin, item.origin or old.origin))
-        return self._draft(f"messages[{item.at}].", called="key", **turn)
+            more["privacy"] = stricter(old.privacy, item.privacy or old.privacy)
+            more["origin"] = trust.lowest((old.origin, item.origin or old.origin))
+        return self._turn(
+            messages, item, self._shared.config.media, lambda turn: self._draft_of(item.at, {**turn, **more})
+        )
 
     # ── rewrites ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -367,18 +420,13 @@ def _mark(message: Any) -> bytes | None:
         return None
 
 
-def _turns(message: Mapping[str, Any], index: int, keep: foreign.Keep | None) -> list[Turn | None]:
-    """Return what a message of a list is in a log, without what ACMS wrote into it; None where nothing is left."""
-    turns = foreign.read(message, f"messages[{index}]", keep=keep)
-    return [_stripped(turn) for turn in turns]
-
-
 def _not_yet(data: bytes, mime: str) -> str:
     """Refer to bytes that are not to be kept before it is known that they are new."""
     return ""
 
 
-def _stripped(turn: Turn) -> Turn | None:
+def _without_rendered_text(turn: Turn) -> Turn | None:
+    """Return a message of a list without what ACMS wrote into it; None where nothing is left."""
     content = turn.get("content")
     if not isinstance(content, str):
         return turn
@@ -403,6 +451,26 @@ def _find_repeated_ids(messages: Sequence[Mapping[str, Any]]) -> list[int]:
         if named is None and isinstance(message.get("id"), str):
             places.setdefault(message["id"], []).append(index)
     return [index for found in places.values() if len(found) > 1 for index in found]
+
+
+def _ids_by_place(
+    length: int, items: Sequence[Item], stored: Mapping[int, str]
+) -> tuple[tuple[str, ...], ...]:
+    """Return the ids of the entries that hold each message of a list; `stored` has them by the place of an item."""
+    found: list[list[str]] = [[] for _ in range(length)]
+    for place, item in enumerate(items):
+        if place in stored:
+            found[item.at].append(stored[place])
+    return tuple(map(tuple, found))
+
+
+def _with_own_keys(items: Sequence[Item]) -> list[Item]:
+    """Return what a list says with each key once: its first message has it."""
+    seen: dict[str, int] = {}
+    return [
+        item if item.key is None or seen.setdefault(item.key, item.at) == item.at else item._replace(key=None)
+        for item in items
+    ]
 
 
 def _check_keys(items: Sequence[Item]) -> None:

@@ -10,7 +10,8 @@ from urllib.parse import quote
 from google.adk.events.event import Event
 from google.genai import types
 
-from acms.integrations.model_input import Made, json_object, json_text, made_of, original, says, storable
+from acms.integrations.model_input import Made, json_object, json_text, made_of, original, says
+from acms.log.repair import well_formed
 from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult, named
 from acms.ports import TokenCounter
 from acms.text.chat_messages import PER_MEDIUM
@@ -142,7 +143,7 @@ def _part(given: types.Part, role: Role) -> list[Part]:
         return [ToolResult(answer.id or answer.name or "", _output(answer))]
     if given.text:
         thought = given.thought and role is Role.ASSISTANT
-        text = storable(given.text)
+        text = well_formed(given.text)
         return [Reasoning(text) if thought else Text(text)]
     file = given.file_data
     if file and file.file_uri:
@@ -153,4 +154,4 @@ def _part(given: types.Part, role: Role) -> list[Part]:
         return [Text(f"[{given.inline_data.mime_type}: {given.inline_data.display_name or 'inline'}]")]
     code, result = given.executable_code, given.code_execution_result
     text = (code and code.code) or (result and result.output)
-    return [Text(storable(text))] if text else []
+    return [Text(well_formed(text))] if text else []

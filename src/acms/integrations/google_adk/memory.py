@@ -12,7 +12,7 @@ from google.genai import types
 
 from acms.config import ACMSConfig
 from acms.integrations.google_adk.events import EventDialect, namespace_of
-from acms.integrations.model_input import storable
+from acms.log.repair import well_formed
 from acms.model import Role
 from acms.ports import StorageBackend
 from acms.results import ContextItem
@@ -61,7 +61,7 @@ class ACMSMemoryService(BaseMemoryService):
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
         """Return what answers a query, from all sessions of the user, facts and messages; a blank one nothing."""
-        if not (query := storable(query)).strip():
+        if not (query := well_formed(query)).strip():
             return SearchMemoryResponse()
         async with self._session(app_name, user_id, _MEMORIES) as session:
             items = await session.recall(query, budget=self._budget, scope="namespace", relevant_only=True)

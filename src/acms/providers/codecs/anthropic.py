@@ -11,6 +11,7 @@ from typing import Literal
 
 from acms.errors import ConfigurationError, PayloadError, ValidationError
 from acms.log import validation
+from acms.log.native_items import item_text
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
@@ -225,7 +226,9 @@ class AnthropicMessages:
             case Reasoning():
                 return prices.signed(part.text, part.signature) if self._sent(role) and part.signature else 0
             case Raw():
-                if role in _SYSTEM or anthropic_blocks.verbatim(part) is None:
+                if anthropic_blocks.verbatim(part) is None:
+                    return 0 if part.vendor == "anthropic" else prices.text(item_text(part))
+                if role in _SYSTEM:
                     return 0
                 return prices.raw(part) if self._sent(role) or not anthropic_blocks.thinks(part) else 0
 

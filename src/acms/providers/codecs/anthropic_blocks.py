@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from acms.log.foreign import AS_GIVEN
+from acms.log.native_items import AS_GIVEN
 from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
 from acms.text import chat_messages

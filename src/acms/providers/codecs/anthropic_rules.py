@@ -14,6 +14,7 @@ from typing import NamedTuple
 from acms.errors import PayloadError
 from acms.model import Json
 from acms.providers.codecs.anthropic_blocks import USERS, serves, text_of
+from acms.providers.codecs.framing import check_strings
 
 __all__ = ["Claude", "check", "claude"]
 
@@ -91,7 +92,7 @@ def claude(model: str) -> Claude:
     return Claude(reasoning=False)
 
 
-_ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
+_ID = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 _TOOL = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 _THINKING = frozenset(("thinking", "redacted_thinking"))
 _ROLES = frozenset(("user", "assistant", "system"))
@@ -124,7 +125,9 @@ def check(payload: Mapping[str, Json], model: Claude) -> None:
         _message(message, f"messages[{at}]")
     _order(messages, model)
     _pairs(messages)
+    _served_pairs(messages)
     _marks(payload)
+    check_strings(payload)
 
 
 def _refuse(reason: str, field: str) -> None:
@@ -243,6 +246,7 @@ def _pairs(messages: Sequence[Mapping[str, Json]]) -> None:
         field = f"messages[{at}].content"
         if results and any(block["type"] != "tool_result" for block in blocks[: len(results)]):
             _refuse("tool results must come first", field)
+        _result_texts(results, field)
         answered = [block.get("tool_use_id") for block in results]
         if sorted(map(str, answered)) != sorted(waiting):
             _refuse("every tool call must have its result in the next message, and no other", field)
@@ -262,6 +266,39 @@ def _pairs(messages: Sequence[Mapping[str, Json]]) -> None:
                 waiting.append(str(id_))
     if waiting:
         _refuse("every tool call must have its result in the next message", f"messages[{len(messages) - 1}]")
+
+
+def _result_texts(results: Sequence[Mapping[str, Json]], field: str) -> None:
+    """Raise for an empty text among the blocks of a result."""
+    for block in results:
+        inner = block.get("content")
+        for one in inner if isinstance(inner, list) else ():
+            if one.get("type") == "text" and not one.get("text"):
+                _refuse("a text must say something", field)
+
+
+def _served_pairs(messages: Sequence[Mapping[str, Json]]) -> None:
+    """Raise for a call of a tool that the provider runs without its result, and for a result without its call.
+
+    The last call may be open: there the provider paused, and goes on.
+    """
+    waiting: dict[str, str] = {}
+    last = ""
+    for at, message in enumerate(messages):
+        content = message["content"]
+        for number, block in enumerate(content if isinstance(content, list) else ()):
+            field, last = f"messages[{at}].content[{number}]", ""
+            if block["type"] in ("tool_use", "tool_result") or not serves(block["type"]):
+                continue
+            if "tool_use_id" not in block:
+                last = str(block.get("id"))
+                waiting[last] = field
+            elif waiting.pop(str(block["tool_use_id"]), None) is None:
+                _refuse("answers no call before it of a tool that the provider runs", f"{field}.tool_use_id")
+    if messages[-1]["role"] == "assistant":
+        waiting.pop(last, None)
+    for field in waiting.values():
+        _refuse("is a call of a tool that the provider runs, and has no result", field)
 
 
 def _tools(tools: Sequence[Mapping[str, Json]]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from acms.log.foreign import AS_GIVEN
+from acms.log.native_items import AS_GIVEN, item_text
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import PromptMessage
 from acms.providers.codecs import anthropic_blocks
@@ -35,6 +35,7 @@ UNSENT = "signed reasoning is left out: it is not known that this model takes it
 MISPLACED = "reasoning that does not begin an assistant message, or ends one, is left out"
 MEDIA = "media that the format cannot hold are named in text"
 FOREIGN = "items of other vendors are left out"
+READ = "items of other vendors are shown as text"
 UNPAIRED = (
     "calls of the provider's own tools are left out without their result, and results without their call"
 )
@@ -118,6 +119,9 @@ def arrange(
 
 class Arranging:
     """Makes turns of messages; what another format takes otherwise, its own arranging overrides."""
+
+    #: Vendor of the items that are sent as they are, or not at all.
+    _own = "anthropic"
 
     def __init__(self, system: bool, reasoning: bool, cited: bool) -> None:
         self._system = system
@@ -282,12 +286,20 @@ class Arranging:
         """Return an item of the vendor as it can be sent by a role; None when it cannot."""
         block = anthropic_blocks.verbatim(one)
         if block is None:
-            return None if one.vendor == AS_GIVEN else self._without(FOREIGN)
+            return self._read(one)
         if role is Role.SYSTEM or not anthropic_blocks.fits(block, user=role is Role.USER):
             return self._without(MISFITS)
         if not self._reasoning and anthropic_blocks.thinks(one):
             return self._without(UNSENT)
         return anthropic_blocks.part(block)
+
+    def _read(self, one: Raw) -> Text | None:
+        """Return what an item of another vendor says, as a text; None when it says nothing."""
+        said = "" if one.vendor == self._own else item_text(one)
+        if said:
+            self._notes[READ] = None
+            return Text(said)
+        return None if one.vendor == AS_GIVEN else self._without(FOREIGN)
 
     def _media(self, one: Media, role: Role) -> Part:
         """Return media as a user can show it, else a mention of it."""

@@ -26,6 +26,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from acms.errors import PayloadError
 from acms.model import Json, Role
 from acms.ports import TokenCounter
 from acms.prompt_types import CacheMark, CacheRates
@@ -166,6 +167,25 @@ def thawed(value: Json) -> Json:
     if isinstance(value, Mapping):
         return {key: thawed(inner) for key, inner in value.items()}
     return [thawed(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def check_strings(payload: Mapping[str, Json]) -> None:
+    """Raise `PayloadError` for a text that providers refuse: with half a surrogate pair or a NUL character in it."""
+    try:
+        written = dump(payload)
+        written.encode()
+    except UnicodeEncodeError:
+        raise PayloadError("holds half a surrogate pair, which is no text", field="payload") from None
+    if "\\u0000" in written and _holds_nul(payload):
+        raise PayloadError("holds a NUL character", field="payload")
+
+
+def _holds_nul(value: Json) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, Mapping):
+        return any(_holds_nul(one) for pair in value.items() for one in pair)
+    return isinstance(value, list | tuple) and any(map(_holds_nul, value))
 
 
 class Function(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 from acms.errors import PayloadError, ValidationError
 from acms.log import validation
-from acms.log.foreign import AS_GIVEN
+from acms.log.native_items import item_text
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
@@ -16,15 +16,15 @@ from acms.providers.codecs import anthropic_blocks as blocks
 from acms.providers.codecs.answers import of
 from acms.providers.codecs.anthropic_turns import (
     BEGINNING,
-    FOREIGN,
     Arranged,
     Arranging,
     SentMessage,
+    SentPart,
     Turn,
     speaker_name,
 )
 from acms.providers.codecs.calibration import Calibration
-from acms.providers.codecs.framing import thawed
+from acms.providers.codecs.framing import check_strings, thawed
 from acms.providers.codecs.request_count import request_counts
 from acms.providers.tokens import default_counter
 from acms.text.chat_messages import NO_RESULT
@@ -46,6 +46,13 @@ VENDOR = "gemini"
 SIGNATURE = "thoughtSignature"
 REASONING = "reasoning is left out: what the model needs of it lies in its thought signatures"
 
+UNSIGNED_CALLS = "calls of other models are sent with the provider's stand-in for a thought signature"
+SKIP = "skip_thought_signature_validator"
+"""The signature that the provider documents for calls its models did not make (ai.google.dev, "Thought signatures").
+
+Gemini 3 and later refuse the first call of a step without one.
+"""
+_SIGNS = re.compile(r"(?:models/)?gemini-(?:[3-9]|\d\d)")
 _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=]+)\Z")
 _FILE = re.compile(r"gs://|https://")
 _YOUTUBE = re.compile(r"https://(?:www\.|m\.)?(?:youtube\.com|youtu\.be)/")
@@ -56,6 +63,8 @@ _SYSTEM = frozenset((Role.SYSTEM, Role.DEVELOPER))
 
 class _Turns(Arranging):
     """Turns as Gemini takes them: no system message later on, and signatures in place of signed reasoning."""
+
+    _own = VENDOR
 
     def __init__(self) -> None:
         super().__init__(system=False, reasoning=False, cited=False)
@@ -71,9 +80,7 @@ class _Turns(Arranging):
         if isinstance(one, Raw):
             sent = verbatim(one)
             if sent is None or role is not Role.ASSISTANT:
-                if one.vendor != AS_GIVEN:
-                    self._notes[FOREIGN] = None
-                return None
+                return self._read(one)
             return Raw(VENDOR, blocks.dump(sent))
         if isinstance(one, Media) and role is Role.ASSISTANT and (media := sendable(one)) is not None:
             return media  # an image that the model made
@@ -148,6 +155,19 @@ def signed(found: str) -> Raw:
     return Raw(VENDOR, blocks.dump({SIGNATURE: found}))
 
 
+def _with_signed_call(message: SentMessage) -> SentMessage:
+    """Return a message whose first call has a signature: the provider's stand-in where another model made the call."""
+    shown = message.shown
+    first = next((at for at, one in enumerate(shown) if isinstance(one.part, ToolCall)), None)
+    if message.role is not Role.ASSISTANT or first is None:
+        return message
+    before = shown[first - 1].part if first else None
+    if isinstance(before, Raw) and signature(before) is not None:
+        return message
+    stand_in = SentPart(signed(SKIP), shown[first].at)
+    return message._replace(shown=(*shown[:first], stand_in, *shown[first:]))
+
+
 def sendable(media: Media) -> Media | None:
     """Return media as a part can hold them: inline, or a file that the provider has or fetches; None for others."""
     inline = _DATA.match(media.ref)
@@ -205,6 +225,9 @@ class Gemini:
         self._sizes = blocks.Sizes()
         self._prices = blocks.Prices(self.counter, image=IMAGE, sizes=self._sizes)
         self._beginning = self._prices.text(BEGINNING)
+        #: Whether it refuses a call without a thought signature.
+        self._wants_signatures = _SIGNS.match(self.model) is not None
+        self._stand_in = self._prices.signed("", SKIP) if self._wants_signatures else 0
 
     # ── what is sent ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -217,7 +240,12 @@ class Gemini:
         return self._arranged(messages).notes
 
     def _arranged(self, messages: Sequence[PromptMessage]) -> Arranged:
-        return _Turns().of(messages)
+        arranged = _Turns().of(messages)
+        if not self._wants_signatures:
+            return arranged
+        said = tuple([_with_signed_call(message) for message in arranged.said])
+        notes = arranged.notes if said == arranged.said else (*arranged.notes, UNSIGNED_CALLS)
+        return Arranged(said, notes)
 
     def render(
         self,
@@ -289,7 +317,8 @@ class Gemini:
             raise PayloadError(
                 "must be a list of contents, and not empty: give at least one message", field="contents"
             )
-        waiting: list[str] = []
+        waiting: list[tuple[str, str]] = []
+        before = ""
         for at, content in enumerate(contents):
             field = f"contents[{at}]"
             if not isinstance(content, Mapping) or content.get("role") not in ("user", "model"):
@@ -297,16 +326,19 @@ class Gemini:
             parts = content.get("parts")
             if not isinstance(parts, list) or not parts or not all(isinstance(one, Mapping) for one in parts):
                 raise PayloadError("must be a list of parts, and not empty", field=f"{field}.parts")
-            answered = [str(one["functionResponse"].get("id")) for one in parts if "functionResponse" in one]
-            if sorted(answered) != sorted(waiting):
+            if any(one == {"text": ""} for one in parts):
+                raise PayloadError("a text must say something", field=f"{field}.parts")
+            if sorted(_named_ids(parts, "functionResponse")) != sorted(waiting):
                 raise PayloadError("every call must be answered by the next content, once", field=field)
-            waiting = [str(one["functionCall"].get("id")) for one in parts if "functionCall" in one]
-            if waiting and content["role"] != "model":
-                raise PayloadError("the user does not call tools", field=field)
+            waiting = _named_ids(parts, "functionCall")
+            if waiting and (content["role"] != "model" or before == "model"):
+                raise PayloadError("only the model calls tools, behind a content of the user", field=field)
+            before = content["role"]
         if waiting:
             raise PayloadError("every call must be answered by the next content", field="contents")
         if contents[0]["role"] != "user":
             raise PayloadError("the first content must be the user's", field="contents[0].role")
+        check_strings(payload)
 
     # ── what it costs ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -334,14 +366,16 @@ class Gemini:
                 return prices.result(part.output)
             case ToolCall():
                 name, written = blocks.name(part.name), blocks.arguments(part.arguments)[1]
-                return prices.call(part.call_id, f"{name} {name}", written)
+                return prices.call(part.call_id, f"{name} {name}", written) + self._stand_in
             case Media():
                 media = None if role in _SYSTEM else sendable(part)
                 return prices.text(blocks.mention(part)) if media is None else prices.media(media)
             case Raw():
                 sent = verbatim(part) if role is Role.ASSISTANT else None
                 if sent is None:
-                    return 0
+                    return 0 if part.vendor == VENDOR else prices.text(item_text(part))
+                if sent.get(SIGNATURE) == SKIP and self._wants_signatures:
+                    return 0  # the call has paid for it
                 if SIGNATURE in sent:
                     return prices.signed("", sent[SIGNATURE])
                 return blocks.BLOCK + self.counter.count(blocks.dump(sent))
@@ -407,6 +441,12 @@ class Gemini:
             self.request_counts.observe(count, usage)
         elif count.tokens > 0 and usage.input_tokens > 0:
             self.calibration.observe(count.tokens, usage.input_tokens, count.tools)
+
+
+def _named_ids(parts: Sequence[Mapping[str, Any]], kind: str) -> list[tuple[str, str]]:
+    """Return the ids and names of the calls, or of the answers, among some parts."""
+    found = [one[kind] for one in parts if kind in one]
+    return [(str(one.get("id")), str(one.get("name"))) for one in found]
 
 
 def _first(source: object, *names: str) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from acms.errors import PayloadError, ValidationError
 from acms.log import validation
+from acms.log.native_items import AS_GIVEN, item_text
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom
 from acms.plan.tool_groups import is_placeholder, joined
@@ -33,6 +34,8 @@ from acms.providers.codecs.request_count import request_counts
 from acms.providers.tokens import token_counter
 from acms.text.chat_messages import ORPHAN, wrap
 
+OWN_MODELS = re.compile(r"(?:ft:)?(?:gpt-(?!oss)|chatgpt-|o\d)")
+"""Models that OpenAI serves itself."""
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 """A name of a tool, and of who speaks."""
 FUNCTIONS = 128
@@ -196,7 +199,7 @@ class OpenAICodec(ABC):
                 return message
         said = self._parts(message, note)
         if message.role is Role.TOOL:
-            said = list[Part]([_answer(said), *[part for part in said if isinstance(part, Media)]])
+            said = list[Part]([_answer(said), *[part for part in said if isinstance(part, Media | Raw)]])
         elif not said:
             note("a message with nothing to send is left out")
             return None
@@ -224,7 +227,7 @@ class OpenAICodec(ABC):
         role = message.role
         contents: list[Part] = []
         tools: list[Part] = []
-        for part in message.parts:
+        for at, part in enumerate(message.parts):
             match part:
                 case Text():
                     if part.text:
@@ -242,9 +245,15 @@ class OpenAICodec(ABC):
                     contents.append(self._medium(part, role, note))
                 case Reasoning():
                     note("reasoning is left out")
+                case Raw() if self._belongs_to_tool(part, message.parts[at + 1 : at + 2]):
+                    tools.append(part)
                 case Raw():
                     contents.extend(self._raw(part, message, note))
         return [*_run_together(contents), *tools]
+
+    def _belongs_to_tool(self, raw: Raw, behind: Sequence[Part]) -> bool:
+        """Return whether a part is sent with the call or result beside it; `behind` is the part behind it, if any."""
+        return False
 
     def _call(self, call: ToolCall, note: Note) -> ToolCall:
         name = call.name
@@ -568,6 +577,17 @@ def _answer(said: Sequence[Part]) -> ToolResult:
         elif isinstance(part, Text):
             lines.append(part.text)
     return ToolResult(call_id, "\n".join(lines))
+
+
+def text_for_others(raw: Raw, note: Note) -> Sequence[Part]:
+    """Return what an item of another vendor says, as a text; nothing for one that says nothing."""
+    said = item_text(raw)
+    if said:
+        note("items of other vendors are shown as text")
+        return (Text(said),)
+    if raw.vendor != AS_GIVEN:
+        note("items of other vendors are left out")
+    return ()
 
 
 def mention(media: Media) -> Text:

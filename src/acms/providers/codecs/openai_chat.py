@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from acms.log.foreign import AS_GIVEN
+from acms.log.native_items import AS_GIVEN
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
-from acms.providers.codecs import openai_answers, openai_base
-from acms.providers.codecs.framing import dump, thawed
+from acms.providers.codecs import gemini, openai_answers, openai_base
+from acms.providers.codecs.framing import check_strings, dump, thawed
 from acms.providers.codecs.openai_base import (
     BREAKPOINT,
     NAME,
+    OWN_MODELS,
     OpenAICodec,
     check_key,
     check_name,
@@ -38,13 +39,16 @@ _CONTENTS = {
     Role.TOOL: {"text"},
 }
 _ROLES = {role.value: role for role in Role}
+_REQUESTED = frozenset(("prefix", "partial"))
+"""Fields with which a request asks that the model goes on with a message."""
 
 
 class OpenAIChat(OpenAICodec):
     """The format of `client.chat.completions.create`.
 
-    All five roles exist. Reasoning is not sent, images go with messages of the user, and a `Raw` part of the vendor
-    "openai-chat" is one part of a content list.
+    All five roles exist. Images go with messages of the user, and a `Raw` part of the vendor "openai-chat" is one part
+    of a content list. Fields that only other servers of the format have, such as `reasoning_content`, and the thought
+    signatures of Gemini's calls are sent back to models that are not OpenAI's; reasoning is not sent otherwise.
 
     Texts are counted by `counter`, the model's own vocabulary when none is given. Counts are exact for messages of text
     and plain tools on the models of the published recipe. Everywhere else a budget is compared with a bound by
@@ -56,6 +60,19 @@ class OpenAIChat(OpenAICodec):
     id_chars = 40
     vendors: tuple[str, ...] = ("openai-chat",)
     recipe = True
+
+    @property
+    def _returns_fields(self) -> bool:
+        """Return whether fields that OpenAI does not know go back to where they came from."""
+        return OWN_MODELS.match(self.model) is None
+
+    def _belongs_to_tool(self, raw: Raw, behind: Sequence[Part]) -> bool:
+        called = any(isinstance(part, ToolCall) for part in behind)
+        return called and self._returns_fields and gemini.signature(raw) is not None
+
+    def _parts(self, message: PromptMessage, note: openai_base.Note) -> list[Part]:
+        found = super()._parts(message, note)
+        return found if any(_fields(part) is None for part in found) else []
 
     def _named(self, message: PromptMessage) -> bool:
         name = message.name
@@ -73,11 +90,13 @@ class OpenAIChat(OpenAICodec):
         return openai_base.mention(media)
 
     def _raw(self, raw: Raw, message: PromptMessage, note: openai_base.Note) -> Iterable[Part]:
+        fields = _fields(raw)
+        if fields is not None:
+            sent = self._returns_fields and message.role is Role.ASSISTANT
+            return (_kept_fields(fields),) if sent else ()
         item = openai_base.canonical(raw) if raw.vendor in self.vendors else None
         if item is None or item.get("type") not in _CONTENTS[message.role]:
-            if raw.vendor != AS_GIVEN:
-                note("items of other vendors are left out")
-            return ()
+            return openai_base.text_for_others(raw, note)
         part = _content(item)
         return () if part == Text("") else (part,)
 
@@ -108,6 +127,7 @@ class OpenAIChat(OpenAICodec):
         written: dict[str, Json] = {"role": role.value}
         contents: list[dict[str, Json]] = []
         calls: list[dict[str, Json]] = []
+        extra: dict[str, Json] = {}
         for part in message.parts:
             match part:
                 case Text(text):
@@ -115,11 +135,15 @@ class OpenAIChat(OpenAICodec):
                 case Media():
                     self._stated(part)
                     contents.append(chat_messages.medium(part))
+                case Raw(vendor) if vendor != self.name:
+                    extra = _extra_of_call(part)
+                    written.update(_fields(part) or {})
                 case Raw():
                     contents.append(openai_base.canonical(part) or {})
                 case ToolCall(call_id, name, arguments):
                     function = {"name": name, "arguments": arguments}
-                    calls.append({"id": call_id, "type": "function", "function": function})
+                    calls.append({"id": call_id, "type": "function", "function": function, **extra})
+                    extra = {}
                 case ToolResult(call_id, output):
                     written["tool_call_id"] = call_id
                     contents.append({"type": "text", "text": output})
@@ -164,8 +188,12 @@ class OpenAIChat(OpenAICodec):
                     part = _content(openai_base.unmarked(item))
                     covered = covered and isinstance(part, Text)
                     total += self.referred(part.ref) if isinstance(part, Media) else self._part_cost(part)
+            if (kept := _unknown_fields(message)) is not None:
+                covered = False
+                total += self._part_cost(kept)
             for call in message.get("tool_calls", ()):
                 covered = False
+                total += sum([self._part_cost(part) for part in _signature_of(call)])
                 total += framing.call(call["id"], call["function"]["name"], call["function"]["arguments"])
             for key in ("refusal", "audio"):
                 if message.get(key):
@@ -200,7 +228,7 @@ class OpenAIChat(OpenAICodec):
         waiting: dict[str, None] = {}
         for index, message in enumerate(messages):
             field = f"messages[{index}]"
-            role = _check_message(message, field)
+            role = _check_message(message, field, more=self._returns_fields)
             if role is Role.TOOL:
                 call_id = message["tool_call_id"]
                 if call_id not in waiting:
@@ -220,6 +248,7 @@ class OpenAIChat(OpenAICodec):
             raise fault(f"ends before the answer to {next(iter(waiting))!r}: answer every call", "messages")
         check_tools(payload, lambda tool: tool.get("function") if tool.get("type") == "function" else {})
         check_key(payload)
+        check_strings(payload)
 
 
 def _content(item: Mapping[str, Json]) -> Part:
@@ -273,20 +302,60 @@ def _read(message: Mapping[str, Json]) -> PromptMessage:
         parts.extend(_content(openai_base.unmarked(item)) for item in content or ())
     if message.get("refusal"):
         parts.append(Raw("openai-chat", dump({"type": "refusal", "refusal": message["refusal"]})))
+    if (kept := _unknown_fields(message)) is not None:
+        parts.append(kept)
     for call in message.get("tool_calls", ()):
+        parts.extend(_signature_of(call))
         parts.append(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]))
     return PromptMessage(role=role, parts=tuple(parts), name=message.get("name"))
+
+
+def _fields(part: Part) -> dict[str, Json] | None:
+    """Return the fields of a message that its server alone knows; None for any other part."""
+    if not isinstance(part, Raw) or part.vendor != AS_GIVEN or '"fields"' not in part.json:
+        return None
+    kept = (openai_base.canonical(part) or {}).get("fields")
+    fields = kept.get("openai-chat") if isinstance(kept, dict) else None
+    if not isinstance(fields, dict):
+        return None
+    return {name: value for name, value in fields.items() if name not in _REQUESTED}
+
+
+def _kept_fields(fields: Mapping[str, Json]) -> Raw:
+    return Raw(AS_GIVEN, dump({"fields": {"openai-chat": thawed(fields)}}))
+
+
+def _unknown_fields(message: Mapping[str, Json]) -> Raw | None:
+    """Return the fields of a message of a payload that only its server knows, as a part; None for none."""
+    known = _KEYS[Role.ASSISTANT]
+    fields = {name: value for name, value in message.items() if name not in known}
+    return _kept_fields(fields) if fields and message["role"] == Role.ASSISTANT.value else None
+
+
+def _extra_of_call(part: Part) -> dict[str, Json]:
+    """Return what the call behind a thought signature has besides; nothing for any other part."""
+    signed = gemini.signature(part) if isinstance(part, Raw) else None
+    return {} if signed is None else {"extra_content": {"google": {"thought_signature": signed}}}
+
+
+def _signature_of(call: Mapping[str, Json]) -> Sequence[Part]:
+    """Return the thought signature of a call of Gemini's as the part that stands before the call."""
+    match call.get("extra_content"):
+        case {"google": {"thought_signature": str(signed)}}:
+            return (gemini.signed(signed),)
+        case _:
+            return ()
 
 
 # ── what the API refuses ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _check_message(message: Json, field: str) -> Role:
+def _check_message(message: Json, field: str, *, more: bool) -> Role:
     role = _ROLES.get(str(message.get("role"))) if isinstance(message, Mapping) else None
     if role is None:
         raise fault(f"must have one of the roles {', '.join(_ROLES)}", f"{field}.role")
     unknown = sorted(set(message) - _KEYS[role])
-    if unknown:
+    if unknown and not (more and role is Role.ASSISTANT):
         raise fault(
             f"does not belong to a message of the {role.value}: leave it out", f"{field}.{unknown[0]}"
         )
@@ -303,12 +372,12 @@ def _check_message(message: Json, field: str) -> Role:
 
 def _check_content(message: Mapping[str, Json], role: Role, field: str) -> None:
     content = message.get("content")
-    if isinstance(content, str):
-        return
-    if content is None:
-        if role is Role.ASSISTANT and any(message.get(key) for key in ("tool_calls", "refusal", "audio")):
+    if not content and role is Role.ASSISTANT:
+        if any(message.get(key) for key in ("tool_calls", "refusal", "audio")):
             return
-        raise fault("must be a text or a list of parts", f"{field}.content")
+        raise fault("must say something, or call a tool", f"{field}.content")
+    if isinstance(content, str) and (content or role is Role.TOOL):
+        return
     if not isinstance(content, list) or not content:
         raise fault("must be a text or a list of parts that is not empty", f"{field}.content")
     for index, part in enumerate(content):
@@ -318,8 +387,8 @@ def _check_content(message: Mapping[str, Json], role: Role, field: str) -> None:
                 f"must be one of {', '.join(sorted(_CONTENTS[role]))} in a message of the {role.value}",
                 f"{field}.content[{index}].type",
             )
-        if kind in ("text", "refusal") and not isinstance(part.get(kind), str):
-            raise fault("must be a text", f"{field}.content[{index}].{kind}")
+        if kind in ("text", "refusal") and not (isinstance(part.get(kind), str) and part[kind]):
+            raise fault("must be a text, and not empty", f"{field}.content[{index}].{kind}")
         if kind in ("image_url", "input_audio", "file") and not isinstance(part.get(kind), Mapping):
             raise fault("must be an object", f"{field}.content[{index}].{kind}")
 

@@ -6,16 +6,32 @@ kept from one response to the next, and cannot end a cached prefix.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from acms.log.foreign import AS_GIVEN
+from acms.log import native_items
+from acms.log.native_items import (
+    AS_GIVEN,
+    CALLS,
+    NEEDS_ID,
+    NO_RESULT,
+    RESULTS,
+    is_native,
+    rest_of_item,
+)
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
 from acms.providers.codecs import openai_answers, openai_base
-from acms.providers.codecs.framing import Function, dump, thawed
-from acms.providers.codecs.openai_base import BREAKPOINT, NAME, OpenAICodec, check_key, check_tools, fault
+from acms.providers.codecs.framing import Function, check_strings, dump, thawed
+from acms.providers.codecs.openai_base import (
+    BREAKPOINT,
+    OpenAICodec,
+    check_key,
+    check_name,
+    check_tools,
+    fault,
+)
 from acms.text import chat_messages
 
 __all__ = ["OpenAIResponses"]
@@ -23,12 +39,22 @@ __all__ = ["OpenAIResponses"]
 _VENDOR = "openai-responses"
 _ROLES = {role.value: role for role in Role if role is not Role.TOOL}
 _TEXTS = ("input_text", "output_text")
-_UNDERSTOOD = ("message", "function_call", "function_call_output")
+_FUNCTION = ("function_call", "function_call_output")
+_UNDERSTOOD = ("message", *_FUNCTION)
+_SAID = ("output_text", "refusal")
+_GIVEN = ("input_text", "input_image", "input_file", "input_audio")
+_LISTED = ("function_call_output", "custom_tool_call_output")
+"""Results that may be a list of parts."""
 PREAMBLE, REASONING, TOOLBOX = 24, 72, 200
 """Tokens that every request, one to a model that reasons, and one with tools are charged besides.
 
 Copies of the API reference's examples are all there is: 36 tokens for a message of 11 (gpt-4.1), 291 for one of 9 and a
 tool (gpt-4o). For models that reason nothing was found: a guess on the safe side. Calibration finds out.
+"""
+NATIVE = 64
+"""Tokens that a call of a native tool is charged for the frame of its result: a stand-in has none in the log.
+
+The longest frame is that of `shell_call_output`, some 40 tokens.
 """
 HALF_AN_HOUR = 1_800
 """Seconds a prefix is kept at least when nothing is asked for."""
@@ -39,7 +65,9 @@ class OpenAIResponses(OpenAICodec):
 
     There is no field for who speaks: a user's name stands before the text. A `Raw` part of the vendor
     "openai-responses" is an item of its own, sent verbatim: reasoning with encrypted content, searches, references. So
-    is what the OpenAI Agents SDK has stored and ACMS does not understand. A `Reasoning` part is not sent: it does not
+    is what the OpenAI Agents SDK has stored and ACMS does not understand. Calls of native tools, such as
+    `apply_patch_call`, and their results are sent as the items that they came as, in pairs; those whose text was cut
+    so that it no longer fits are sent as calls of functions. A `Reasoning` part is not sent: it does not
     say which model may read its signature. `counter`, `calibration` and `margin` are those of `OpenAIChat`; how items
     are framed is not published, so no count is exact.
     """
@@ -64,18 +92,30 @@ class OpenAIResponses(OpenAICodec):
     def _raw(self, raw: Raw, message: PromptMessage, note: openai_base.Note) -> Iterable[Part]:
         item = openai_base.canonical(raw) if raw.vendor in self.vendors else None
         if item is None or not isinstance(item.get("type", "message"), str) or message.role is Role.TOOL:
-            if raw.vendor != AS_GIVEN:
-                note("items of other vendors are left out")
-            return ()
+            return openai_base.text_for_others(raw, note)
         return (Raw(_VENDOR, dump(item)),)
+
+    def _belongs_to_tool(self, raw: Raw, behind: Sequence[Part]) -> bool:
+        rest = rest_of_item(raw)
+        return rest is not None and (rest["type"] in _FUNCTION or is_native(rest["type"]))
 
     def _laid(
         self, messages: Sequence[PromptMessage], note: openai_base.Note
     ) -> list[tuple[PromptMessage, int]]:
-        return _grouped(super()._laid([_understood(message, note) for message in messages], note), note)
+        laid = super()._laid([_understood(message, note) for message in messages], note)
+        return _with_unique_ids(_with_native_pairs(_grouped(laid, note)), note)
 
     def _cost(self, message: PromptMessage) -> int:
         return super()._cost(_understood(message, openai_base.ignore))
+
+    def _part_cost(self, part: Part) -> int:
+        cost = super()._part_cost(part)
+        rest = rest_of_item(part)
+        if rest is None or rest["type"] in _FUNCTION:
+            return cost
+        if native_items.form_of_call(rest["type"]) is not None:
+            return cost + NATIVE
+        return max(0, cost - NATIVE)
 
     def _start(self, offered: Sequence[Function]) -> tuple[int, bool]:
         tokens, _ = super()._start(offered)
@@ -84,7 +124,7 @@ class OpenAIResponses(OpenAICodec):
 
     def _headers(self, parts: Sequence[Part]) -> int:
         # Texts with an item between them are messages of their own.
-        runs = [not isinstance(part, Raw) for part in parts if not isinstance(part, ToolCall)]
+        runs = [not isinstance(part, Raw) for part in parts if not _ends_message(part)]
         return sum(now and not before for before, now in zip([False, *runs], runs, strict=False))
 
     def render(
@@ -114,7 +154,9 @@ class OpenAIResponses(OpenAICodec):
     def _written(self, message: PromptMessage) -> list[dict[str, Json]]:
         items: list[dict[str, Json]] = []
         contents: list[dict[str, Json]] = []
-        for part in message.parts:
+        media = [part for part in message.parts if isinstance(part, Media)]
+        calls: int | None = None
+        for part, rest in _with_rests(message.parts):
             match part:
                 case Text(text):
                     contents.append({"type": "input_text", "text": text})
@@ -123,22 +165,24 @@ class OpenAIResponses(OpenAICodec):
                     contents.append(_medium(part))
                 case Raw():
                     items.append(openai_base.canonical(part) or {})
-                case ToolCall(call_id, name, arguments):
-                    call = {"call_id": call_id, "name": name, "arguments": arguments}
-                    items.append({"type": "function_call", **call})
-                case ToolResult(call_id, output):
-                    items.append({"type": "function_call_output", "call_id": call_id, "output": output})
+                case ToolCall():
+                    calls = len(items) if calls is None else calls
+                    items.append(_written_call(part, rest))
+                case ToolResult():
+                    items.append(_written_result(part, media, rest))
                 case Reasoning():
                     pass  # the normal form has none
         if message.role is Role.TOOL:
+            if not contents or items[0]["type"] not in _LISTED:
+                return items
             output = items[0]["output"]
             told = [{"type": "input_text", "text": output}] if output else []
-            return [{**items[0], "output": [*told, *contents]}] if contents else items
+            return [{**items[0], "output": [*told, *contents]}]
         if contents:
             plain = len(contents) == 1 and contents[0]["type"] == "input_text"
             content: Json = contents[0]["text"] if plain else contents
-            calls = next((at for at, item in enumerate(items) if item["type"] == "function_call"), len(items))
-            items.insert(calls, {"type": "message", "role": message.role.value, "content": content})
+            place = len(items) if calls is None else calls
+            items.insert(place, {"type": "message", "role": message.role.value, "content": content})
         return items
 
     def parse(self, payload: Mapping[str, Json]) -> tuple[PromptMessage, ...]:
@@ -191,28 +235,29 @@ class OpenAIResponses(OpenAICodec):
             raise fault("must be a text or a list of items: this is no payload of Responses", "input")
         if not given:
             raise fault("must not be empty: give at least one message", "input")
-        waiting: dict[str, str] = {}
-        for index, item in enumerate(given if isinstance(given, list) else ()):
+        items = given if isinstance(given, list) else ()
+        pairs = _Pairs()
+        seen: set[str] = set()
+        for index, item in enumerate(items):
             field = f"input[{index}]"
             if not isinstance(item, Mapping):
                 raise fault("must be an object", field)
             kind = item.get("type", "message")
+            if not isinstance(kind, str):
+                raise fault("must name the kind of item", f"{field}.type")
+            id = item.get("id")
+            if isinstance(id, str) and kind != "item_reference":
+                if id in seen:
+                    raise fault("is the id of an item before it: give each its own", f"{field}.id")
+                seen.add(id)
             if kind == "message":
                 _check_message(item, field)
-            elif kind == "function_call":
-                _check_call(item, field)
-                if item["call_id"] in waiting:
-                    raise fault(
-                        "is the id of a call that is still open: give each its own", f"{field}.call_id"
-                    )
-                waiting[item["call_id"]] = field
-            elif kind == "function_call_output":
-                _check_output(item, field, waiting)
-                del waiting[item["call_id"]]
-            elif not isinstance(kind, str):
-                raise fault("must name the kind of item", f"{field}.type")
-        for call_id, field in waiting.items():
-            raise fault(f"has no output for {call_id!r}: answer every call", field)
+            elif kind == "reasoning":
+                _check_reasoning(items[index + 1 : index + 2], field)
+            else:
+                pairs.check(item, kind, field)
+        pairs.check_end()
+        check_strings(payload)
         check_tools(payload, lambda tool: tool if tool.get("type") == "function" else None)
         check_key(payload)
 
@@ -235,10 +280,10 @@ def _understood(message: PromptMessage, note: openai_base.Note) -> PromptMessage
             isinstance(part, Raw)
             and part.vendor != _VENDOR
             and told
-            and item.get("type", "message") in _UNDERSTOOD
+            and (item.get("type", "message") in _UNDERSTOOD or is_native(item["type"]))
         ):
             continue  # an Agents SDK item beside the parts that were read from it
-        elif item.get("type", "message") in _UNDERSTOOD and _faulty(item):
+        elif _faulty(item):
             note("items that the API would refuse are left out")
         else:
             parts.extend(_read(item).parts)
@@ -269,6 +314,14 @@ def _phased(message: PromptMessage) -> Sequence[Part]:
 
 
 def _faulty(item: Mapping[str, Json]) -> bool:
+    """Return whether the API would refuse an item that a part can stand for."""
+    kind = item.get("type", "message")
+    if kind in CALLS and kind not in _UNDERSTOOD:
+        return native_items.read_call(item) is None and item.get("call_id", "") is not None
+    if kind in RESULTS and kind not in _UNDERSTOOD:
+        return native_items.read_result(item) is None and item.get("call_id", "") is not None
+    if kind not in _UNDERSTOOD:
+        return False
     match item:
         case {"type": "function_call", "call_id": str(), "name": str(), "arguments": str()}:
             return False
@@ -310,9 +363,9 @@ def _grouped(
 
 def _fragments(message: PromptMessage) -> list[PromptMessage]:
     """Split a message where an item stands between texts; items are the model's, whoever's message they were in."""
-    if not any(isinstance(part, Raw) for part in message.parts) or len(message.parts) == 1:
+    if not any(_is_item(part) for part in message.parts) or len(message.parts) == 1:
         only = message.parts[0]
-        if isinstance(only, Raw) and message.role is not Role.ASSISTANT:
+        if _is_item(only) and message.role is not Role.ASSISTANT:
             return [replace(message, role=Role.ASSISTANT, tokens=None, counter="")]
         return [message]
     found: list[tuple[Role, list[Part]]] = []
@@ -328,7 +381,7 @@ def _fragments(message: PromptMessage) -> list[PromptMessage]:
 def _follows(parts: Sequence[Part], part: Part, role: Role) -> bool:
     if role is not Role.ASSISTANT:
         return True
-    return isinstance(part, ToolCall) or all(isinstance(one, Raw) for one in parts)
+    return _ends_message(part) or all(_is_item(one) for one in parts)
 
 
 def _joins(before: PromptMessage, message: PromptMessage) -> bool:
@@ -349,6 +402,173 @@ def _join(before: PromptMessage, message: PromptMessage) -> PromptMessage:
 
 def _is_reasoning(raw: Raw) -> bool:
     return (openai_base.canonical(raw) or {}).get("type") == "reasoning"
+
+
+def _is_item(part: Part) -> bool:
+    """Return whether a part is an item of its own."""
+    return isinstance(part, Raw) and part.vendor != AS_GIVEN
+
+
+def _ends_message(part: Part) -> bool:
+    """Return whether a part is a call, or the rest of one."""
+    return isinstance(part, ToolCall) or (isinstance(part, Raw) and part.vendor == AS_GIVEN)
+
+
+# ── calls of native tools ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _with_rests(parts: Sequence[Part]) -> Iterator[tuple[Part, Mapping[str, Json] | None]]:
+    """Yield the parts of a message, calls and results with the rest of the item that they came as."""
+    for at, part in enumerate(parts):
+        if isinstance(part, ToolCall):
+            yield part, next(map(rest_of_item, parts[at + 1 : at + 2]), None)
+        elif isinstance(part, ToolResult):
+            yield part, next((rest for one in parts if (rest := rest_of_item(one)) is not None), None)
+        elif rest_of_item(part) is None:
+            yield part, None
+
+
+def _with_native_pairs(laid: Sequence[tuple[PromptMessage, int]]) -> list[tuple[PromptMessage, int]]:
+    """Return messages in which a native call and its result are both written natively, or both as a function's."""
+    answers: dict[int, Sequence[Part]] = {}
+    found: list[tuple[PromptMessage, int]] = []
+    for at, (message, last) in enumerate(laid):
+        if at in answers:
+            if answers[at]:
+                found.append((_with_parts(message, answers[at]), last))
+            continue
+        if not any(isinstance(part, ToolCall) for part in message.parts):
+            found.append((message, last))
+            continue
+        parts: list[Part] = []
+        thought = False
+        places = _places_of_answers(laid, at)
+        for part, rest in _with_rests(message.parts):
+            thought = thought or (isinstance(part, Raw) and _is_reasoning(part))
+            place = places.get(part.call_id) if isinstance(part, ToolCall) else None
+            if isinstance(part, ToolCall) and place is not None:
+                call, answers[place] = _native_pair(part, rest, laid[place][0], thought=thought)
+                parts += call
+            else:
+                parts.append(part)
+        found.append((_with_parts(message, parts), last))
+    return found
+
+
+def _with_parts(message: PromptMessage, parts: Sequence[Part]) -> PromptMessage:
+    if message.parts == tuple(parts):
+        return message
+    return replace(message, parts=tuple(parts), tokens=None, counter="")
+
+
+def _places_of_answers(laid: Sequence[tuple[PromptMessage, int]], at: int) -> dict[str, int]:
+    """Return where the answers to the calls of a message stand, by the ids of the calls."""
+    places: dict[str, int] = {}
+    for place in range(at + 1, len(laid)):
+        message = laid[place][0]
+        if message.role is not Role.TOOL:
+            break
+        places.update({part.call_id: place for part in message.parts if isinstance(part, ToolResult)})
+    return places
+
+
+def _native_pair(
+    call: ToolCall, rest: Mapping[str, Json] | None, answer: PromptMessage, *, thought: bool
+) -> tuple[Sequence[Part], Sequence[Part]]:
+    """Return the parts of a call and of its answer as they are sent; no answer where an unknown call has none."""
+    result, given = next(
+        (part, rest) for part, rest in _with_rests(answer.parts) if isinstance(part, ToolResult)
+    )
+    media = [part for part in answer.parts if isinstance(part, Media)]
+    kind = "function_call" if rest is None else rest["type"]
+    # The API takes an item with the id it gave it only behind the reasoning that led to it.
+    kept = {
+        name: value for name, value in (rest or {}).items() if name != "id" or thought or kind in NEEDS_ID
+    }
+    told = {
+        name: value for name, value in (given or {}).items() if name != "id" or RESULTS.get(kind) in NEEDS_ID
+    }
+    called = native_items.write_call(call, kept) if is_native(kind) else None
+    answered = native_items.write_result(result, media, kind, told) if called is not None else None
+    if called is not None and kind not in CALLS and result.output == NO_RESULT:
+        return _read(called).parts, ()
+    if called is not None and answered is not None:
+        parts = _read(answered).parts
+        shown = () if any(isinstance(part, Media) for part in parts) else media
+        return _read(called).parts, (*parts, *shown)
+    if kind == "function_call" and rest is not None:
+        call_parts: Sequence[Part] = (call, Raw(AS_GIVEN, dump(thawed(kept))))
+    else:
+        call_parts = (call,)
+    own = given is not None and given["type"] == "function_call_output"
+    return call_parts, (result, *([Raw(AS_GIVEN, dump(thawed(told)))] if own else ()), *media)
+
+
+def _with_unique_ids(
+    laid: Sequence[tuple[PromptMessage, int]], note: openai_base.Note
+) -> list[tuple[PromptMessage, int]]:
+    """Return messages in which no two calls have one id, and no two items."""
+    taken: set[str] = set()
+    renamed: dict[str, str] = {}
+    found: list[tuple[PromptMessage, int]] = []
+    for message, last in laid:
+        parts: list[Part] = []
+        renamed = renamed if message.role is Role.TOOL else {}
+        for part in message.parts:
+            match part:
+                case ToolCall(call_id):
+                    renamed[call_id] = own = _unused_id(call_id, taken)
+                    part = part if own == call_id else replace(part, call_id=own)
+                case ToolResult(call_id) if renamed.get(call_id, call_id) != call_id:
+                    part = replace(part, call_id=renamed[call_id])
+                case Raw():
+                    part = _with_unused_id(part, taken)
+                case _:
+                    pass
+            parts.append(part)
+        if tuple(parts) != message.parts:
+            note("calls with one id get ids of their own")
+        found.append((_with_parts(message, parts), last))
+    return found
+
+
+def _unused_id(id: str, taken: set[str]) -> str:
+    """Return an id, or a number where it is taken, and take it: a number costs no more tokens than an id."""
+    number = len(taken) + 1
+    while id in taken:
+        id, number = str(number), number + 1
+    taken.add(id)
+    return id
+
+
+def _with_unused_id(raw: Raw, taken: set[str]) -> Raw:
+    """Return an item, or the rest of one, with an id that no other has."""
+    item = openai_base.canonical(raw) if '"id":' in raw.json else None
+    id = None if item is None or item.get("type") == "item_reference" else item.get("id")
+    if item is None or not isinstance(id, str):
+        return raw
+    own, number = id, 1
+    while own in taken:
+        number += 1
+        ending = f"_{number}"
+        own = id[: max(len(id) - len(ending), 0)] + ending
+    taken.add(own)
+    return raw if own == id else Raw(raw.vendor, dump({**item, "id": own}))
+
+
+def _written_call(call: ToolCall, rest: Mapping[str, Json] | None) -> dict[str, Json]:
+    item = None if rest is None else native_items.write_call(call, rest)
+    if item is not None:
+        return item
+    return {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+
+
+def _written_result(
+    result: ToolResult, media: Sequence[Media], rest: Mapping[str, Json] | None
+) -> dict[str, Json]:
+    called = None if rest is None else native_items.call_of_result(rest["type"])
+    item = None if called is None else native_items.write_result(result, media, called, rest or {})
+    return item or {"type": "function_call_output", "call_id": result.call_id, "output": result.output}
 
 
 def _medium(media: Media) -> dict[str, Json]:
@@ -383,10 +603,17 @@ def _content(item: Json) -> Part | None:
 def _read(item: Mapping[str, Json]) -> PromptMessage:
     """Read one item: as what it is, or verbatim when it says more than that."""
     match item:
-        case {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}:
-            return PromptMessage(role=Role.ASSISTANT, parts=(ToolCall(call_id, name, arguments),))
-        case {"type": "function_call_output", "call_id": call_id, "output": output}:
-            return PromptMessage(role=Role.TOOL, parts=_output(call_id, output))
+        case {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, **more}:
+            kept = _rest("function_call", more, "id", "status", "type")
+            return PromptMessage(role=Role.ASSISTANT, parts=(ToolCall(call_id, name, arguments), *kept))
+        case {"type": "function_call_output", "call_id": call_id, "output": output, **more}:
+            kept = _rest("function_call_output", more, "id", "status", "type")
+            return PromptMessage(role=Role.TOOL, parts=(*_output(call_id, output), *kept))
+        case {"type": str(kind)} if is_native(kind):
+            parts = _read_native(item)
+            if parts:
+                role = Role.TOOL if isinstance(parts[0], ToolResult) else Role.ASSISTANT
+                return PromptMessage(role=role, parts=parts)
         case {"role": str(role), "content": content, **more} if more in ({}, {"type": "message"}):
             if isinstance(content, str):
                 return PromptMessage(role=_ROLES[role], parts=(Text(content),))
@@ -397,6 +624,30 @@ def _read(item: Mapping[str, Json]) -> PromptMessage:
         case _:
             pass
     return PromptMessage(role=Role.ASSISTANT, parts=(Raw(_VENDOR, dump(thawed(item))),))
+
+
+def _rest(kind: str, more: Mapping[str, Json], *dropped: str) -> Sequence[Part]:
+    """Return the rest of an item beside a call or a result; nothing where there is none."""
+    rest = {name: value for name, value in more.items() if name not in dropped and value is not None}
+    return (Raw(AS_GIVEN, dump(thawed({"type": kind, **rest}))),) if rest else ()
+
+
+def _read_native(item: Mapping[str, Json]) -> tuple[Part, ...]:
+    """Read a native call or result: the part, the rest of the item, and media; nothing for any other item."""
+    output = item.get("output")
+    media: Sequence[Part] = ()
+    if item["type"] == "custom_tool_call_output" and isinstance(output, list):
+        result, *media = _output("", output)
+        assert isinstance(result, ToolResult)
+        item = {**item, "output": result.output}
+    elif item["type"] == "computer_call_output" and isinstance(output, Mapping):
+        media = [Media("image/*", output[name]) for name in ("image_url", "file_id") if output.get(name)]
+    found = native_items.read_call(item) or native_items.read_result(item)
+    if found is None:
+        return ()
+    part, rest = found
+    assert isinstance(rest, Raw)
+    return (part, Raw(AS_GIVEN, dump(openai_base.canonical(rest))), *media)
 
 
 def _output(call_id: str, output: Json) -> tuple[Part, ...]:
@@ -433,38 +684,76 @@ def _check_message(item: Mapping[str, Json], field: str) -> None:
     if item.get("role") not in _ROLES:
         raise fault(f"must be one of {', '.join(_ROLES)}", f"{field}.role")
     content = item.get("content")
+    if not isinstance(content, str | list) or not content:
+        raise fault("must be a text or a list of parts that is not empty", f"{field}.content")
     if isinstance(content, str):
         return
-    if not isinstance(content, list) or not content:
-        raise fault("must be a text or a list of parts that is not empty", f"{field}.content")
-    own = "output_" if item["role"] == Role.ASSISTANT.value else "input_"
+    own = _SAID if item["role"] == Role.ASSISTANT.value else _GIVEN
     for index, part in enumerate(content):
         kind = part.get("type") if isinstance(part, Mapping) else None
-        if not isinstance(kind, str) or not (
-            kind.startswith(own) or (own == "output_" and kind == "refusal")
-        ):
-            raise fault(
-                f"must be {own}… in a message of the {item['role']}", f"{field}.content[{index}].type"
-            )
+        if kind not in own:
+            wrong = f"must be one of {', '.join(own)} in a message of the {item['role']}"
+            raise fault(wrong, f"{field}.content[{index}].type")
         if kind in _TEXTS and not isinstance(part.get("text"), str):
             raise fault("must be a text", f"{field}.content[{index}].text")
 
 
-def _check_output(item: Mapping[str, Json], field: str, waiting: Container[Json]) -> None:
-    if item.get("call_id") not in waiting:
-        raise fault(
-            f"answers {item.get('call_id')!r}, which is no open call before it: put it behind its call, once",
-            f"{field}.call_id",
-        )
-    if not isinstance(item.get("output"), str | list):
-        raise fault("must be a text or a list of parts", f"{field}.output")
+def _check_reasoning(behind: Sequence[Json], field: str) -> None:
+    """Raise for reasoning that does not lead to something the model did."""
+    item = behind[0] if behind and isinstance(behind[0], Mapping) else {}
+    kind = item.get("type", "message")
+    others = kind == "message" and item.get("role") != Role.ASSISTANT.value
+    if not item or others or str(kind).endswith("_output"):
+        raise fault("is reasoning: what the model did after it must follow, or leave it out", field)
 
 
-def _check_call(item: Mapping[str, Json], field: str) -> None:
-    call_id = item.get("call_id")
-    if not isinstance(call_id, str) or not 1 <= len(call_id) <= OpenAIResponses.id_chars:
-        raise fault(f"must have 1 to {OpenAIResponses.id_chars} characters", f"{field}.call_id")
-    if not isinstance(item.get("name"), str) or not NAME.match(item["name"]):
-        raise fault("must have 1 to 64 letters, digits, _ and -", f"{field}.name")
-    if not isinstance(item.get("arguments"), str):
-        raise fault("must be JSON text", f"{field}.arguments")
+class _Pairs:
+    """The calls of a payload and their results, item by item."""
+
+    def __init__(self) -> None:
+        #: Open calls: their type, and where they stand.
+        self._open: dict[str, tuple[str, str]] = {}
+        self._taken: set[str] = set()
+
+    def check(self, item: Mapping[str, Json], kind: str, field: str) -> None:
+        """Raise `PayloadError` for an id that is used twice, and for a result that answers no open call of its type."""
+        form = CALLS.get(kind)
+        if form is not None:
+            self._check_call(item, kind, form.id_field, field)
+            return
+        called = RESULTS.get(kind)
+        if called is None:
+            return
+        name = CALLS[called].answer_field
+        id = item.get(name)
+        if id is None and kind == "tool_search_output":
+            return  # of a search that the provider ran itself
+        of, _ = self._open.pop(str(id), ("", ""))
+        if of != called:
+            raise fault(
+                f"answers {id!r}, which is no open {called} before it: put it behind its call, once",
+                f"{field}.{name}",
+            )
+        if kind == "function_call_output" and not isinstance(item.get("output"), str | list):
+            raise fault("must be a text or a list of parts", f"{field}.output")
+
+    def _check_call(self, item: Mapping[str, Json], kind: str, name: str, field: str) -> None:
+        id = item.get(name)
+        if id is None and kind == "tool_search_call":
+            return
+        if not isinstance(id, str) or not 1 <= len(id) <= OpenAIResponses.id_chars:
+            raise fault(f"must have 1 to {OpenAIResponses.id_chars} characters", f"{field}.{name}")
+        if id in self._taken:
+            raise fault("is the id of a call before it: give each its own", f"{field}.{name}")
+        self._taken.add(id)
+        self._open[id] = kind, field
+        if kind == "function_call":
+            check_name(item.get("name"), f"{field}.name")
+            if not isinstance(item.get("arguments"), str):
+                raise fault("must be JSON text", f"{field}.arguments")
+
+    def check_end(self) -> None:
+        """Raise `PayloadError` for a call that has no result."""
+        for id, (kind, field) in self._open.items():
+            if kind not in ("tool_search_call", "mcp_approval_request"):
+                raise fault(f"has no output for {id!r}: answer every call", field)

@@ -106,14 +106,14 @@ class MessageBody(Body):
     model: str | None = None
 
 
-_MORE = foreign.KNOWN - foreign.FIELDS - {"model", "idempotency_key"}
+_OURS = frozenset(to_camel(name) for name in MessageBody.model_fields)
 _NAMES = {to_camel(name): name for name in foreign.FIELDS}
 
 
 def _whose(sent: Any) -> str:
     """Return whether a message is one of ours, or a provider's as it is."""
     theirs = isinstance(sent, Mapping) and (
-        not sent.keys().isdisjoint(_MORE)
+        not sent.keys() <= _OURS
         or ("role" in sent and not isinstance(sent.get("content", ""), str))
         or foreign.of_gemini(sent)
     )
@@ -182,6 +182,8 @@ class StoredMessage(Entry):
     embedded: Embedded
     #: Whether this key had been appended before: nothing new was stored.
     repeated: bool
+    #: What had to be repaired or cut so that it could be stored, in words.
+    notes: tuple[str, ...]
 
 
 class ListMessages(Query):
@@ -226,7 +228,7 @@ async def append_messages(call: Call[None, AppendBody]) -> Reply:
     receipts = await session.ingest_many(
         drafts, idempotency_key=_key(call.idempotency_key), last_message=seen
     )
-    if receipts[0].repeated or theirs:
+    if receipts[0].repeated or theirs or any(one.notes for one in receipts):
         return await _read_back(call.tenant, receipts)
     said = instant(now)
     data = [_stored(context, draft, receipt, said) for draft, receipt in zip(drafts, receipts, strict=True)]
@@ -343,6 +345,7 @@ def _stored(
         "durability": receipt.durability,
         "embedded": receipt.embedded,
         "repeated": False,
+        "notes": [],
     }
     if len(draft) > 3:  # more than role, content and the time of the batch
         metadata = draft.get("metadata") or {}
@@ -370,6 +373,7 @@ async def _read_back(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Repl
             "durability": one.durability,
             "embedded": one.embedded,
             "repeated": one.repeated,
+            "notes": one.notes,
         }
         for one, entry in zip(receipts, entries, strict=True)
         if entry is not None

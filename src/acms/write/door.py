@@ -1,0 +1,149 @@
+"""The door of a log: what providers and servers return is stored, repaired where it has to be, with notes of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from acms.config import ACMSConfig
+from acms.errors import ValidationError
+from acms.log import foreign, repair, validation
+from acms.log.foreign import Turn
+from acms.log.native_items import AS_GIVEN
+from acms.model import EMPTY, Draft, Raw, Role
+
+T = TypeVar("T")
+DraftOf: TypeAlias = Callable[..., Draft]
+
+__all__ = [
+    "check_list",
+    "message_of",
+    "plain_draft",
+    "read_drafts",
+    "read_message",
+    "says_nothing",
+    "with_something",
+]
+
+_NOT_KEPT = "the bytes of media are not kept, only their hash: give ACMSConfig(media=…) a place for them"
+
+
+def check_list(messages: object, most: int) -> Sequence[Mapping[str, Any]]:
+    """Return a list of mappings of at most so many; `ValidationError` for what is none."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
+    if len(messages) > most:
+        raise ValidationError(f"has {len(messages)} messages, the limit is {most}", field="messages")
+    for n, message in enumerate(messages):
+        if not isinstance(message, dict | Mapping):  # the first is told at once
+            raise ValidationError(f"must be a mapping, not {type(message).__name__}", field=f"messages[{n}]")
+    return messages
+
+
+def message_of(role: str | Role, said: Mapping[str, Any], key: str | None) -> dict[str, Any]:
+    """Return the arguments of `ingest` as a message of a list."""
+    message = {"role": validation.choice(role, Role, "role").value, **said, "idempotency_key": key}
+    return {name: value for name, value in message.items() if value is not None}
+
+
+def says_nothing(turn: Turn) -> bool:
+    """Return whether a message has neither a text nor parts."""
+    content = turn.get("content")
+    blank = content is None or (isinstance(content, str) and not content.strip())
+    return blank and not any(turn.get(name) for name in ("parts", "tool_calls", "tool_call_id"))
+
+
+def with_something(turn: Turn) -> Turn:
+    """Return a message that says nothing with what it came as in a part, so that it can be stored."""
+    if not says_nothing(turn):
+        return turn
+    return {**turn, "content": "", "parts": [Raw(AS_GIVEN, foreign.dump({"content": turn.get("content")}))]}
+
+
+def read_message(
+    message: Mapping[str, Any],
+    field: str,
+    keep: foreign.Keep | None,
+    check: Callable[[Sequence[Turn]], T],
+    *,
+    strict: bool,
+    listed: bool = True,
+) -> tuple[T, tuple[str, ...]]:
+    """Read a message as it is stored, and say what had to be repaired.
+
+    `check` makes something of what was read, or raises. A message that no repair helps is stored as its JSON when it
+    is one of a list, which it must not stop; alone it is an error, as everything that is wrong is when `strict`.
+    """
+    notes: dict[str, None] = {}
+
+    def refer(data: bytes, mime: str) -> str:
+        notes[_NOT_KEPT] = None
+        return repair.refer_by_hash(data, mime)
+
+    keeper = keep if strict or keep is not None else refer
+
+    def read(given: Mapping[str, Any]) -> T:
+        return check(foreign.read(given, field, keep=keeper, strict=strict))
+
+    try:
+        return read(message), tuple(notes)
+    except ValidationError as error:
+        if strict:
+            raise
+        first = error
+    for repaired, changed in repair.repairs(message):
+        try:
+            return read(repaired), (*changed, *notes)
+        except ValidationError:
+            continue
+    if listed:
+        text, changed = repair.as_text(message)
+        try:
+            return read(text), changed
+        except ValidationError:
+            pass
+    raise first
+
+
+def plain_draft(
+    draft: DraftOf, config: ACMSConfig, role: str | Role, said: Mapping[str, Any], **more: Any
+) -> Draft | None:
+    """Check the arguments of `ingest`; None for a message that has to be read as a provider's, or repaired."""
+    validation.spoken(role, *said.values())
+    content = said["content"]
+    listed = content is not None and not isinstance(content, str)
+    if not config.strict and (listed or (role == Role.ASSISTANT and not content)):
+        return None
+    try:
+        return draft("", role=role, **said, **more)
+    except ValidationError:
+        if config.strict or says_nothing(dict(said)):
+            raise
+        return None
+
+
+def read_drafts(
+    draft: DraftOf,
+    config: ACMSConfig,
+    message: Mapping[str, Any],
+    field: str,
+    more: Mapping[str, Any] = EMPTY,
+    *,
+    listed: bool = False,
+) -> tuple[list[Draft], tuple[str, ...]]:
+    """Check one message, ours or a provider's, at the border; a provider's may be several of ours.
+
+    `more` is said of each of them besides. Returned are also notes of what had to be repaired.
+    """
+    called = next((name for name in ("key", "idempotency_key", "id") if message.get(name) is not None), "key")
+    prefix = f"{field}." if field else ""
+
+    def check(turns: Sequence[Turn]) -> list[Draft]:
+        found: list[Draft] = []
+        for turn in turns:
+            if not config.strict and (listed or turn["role"] == Role.ASSISTANT):
+                turn = with_something(turn)
+            found.append(draft(prefix, called=called, **{**turn, **more}))
+        return found
+
+    return read_message(message, field, config.media, check, strict=config.strict, listed=listed)

@@ -1,0 +1,238 @@
+"""Transcripts of every kind of item that providers return, made at random and cut off anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+WORDS = "harbour crane rope 48213 deploy München 列車 tests green pumpkin invoice 🚢 quay".split()
+
+Message = dict[str, Any]
+
+
+def said(random: Random, most: int = 30) -> str:
+    """Return some words."""
+    return " ".join(random.choices(WORDS, k=random.randint(1, most)))
+
+
+def native_pair(random: Random, id: str) -> list[Message]:
+    """Return a call of a native tool of Responses and its result."""
+    call: Message = {"call_id": id}
+    kind = random.choice(
+        "function custom_tool local_shell shell apply_patch computer tool_search program mcp unknown".split()
+    )
+    text = said(random, 60)
+    match kind:
+        case "function":
+            return [
+                {"type": "function_call", **call, "name": "lookup", "arguments": json.dumps({"q": text})},
+                {"type": "function_call_output", **call, "output": said(random, 200)},
+            ]
+        case "custom_tool":
+            output: Any = [{"type": "input_text", "text": text}] if random.random() < 0.3 else text
+            return [
+                {"type": "custom_tool_call", "id": f"ctc_{id}", **call, "name": "apply_patch", "input": text},
+                {"type": "custom_tool_call_output", **call, "output": output},
+            ]
+        case "local_shell":
+            action = {"type": "exec", "command": ["ls", text], "env": {}}
+            return [
+                {
+                    "type": "local_shell_call",
+                    "id": f"lsh_{id}",
+                    **call,
+                    "status": "completed",
+                    "action": action,
+                },
+                {"type": "local_shell_call_output", **call, "output": said(random, 200)},
+            ]
+        case "shell":
+            outcome = {"type": "exit", "exit_code": 0}
+            chunks = [{"stdout": said(random), "stderr": random.choice(["", text]), "outcome": outcome}] * 2
+            return [
+                {
+                    "type": "shell_call",
+                    "id": f"sh_{id}",
+                    **call,
+                    "status": "completed",
+                    "action": {"commands": [text]},
+                },
+                {"type": "shell_call_output", **call, "output": chunks},
+            ]
+        case "apply_patch":
+            operation = {"type": "update_file", "path": f"src/{id}.py", "diff": text}
+            done: Message = {"type": "apply_patch_call_output", **call, "status": "completed"}
+            return [
+                {"type": "apply_patch_call", **call, "status": "completed", "operation": operation},
+                done if random.random() < 0.5 else {**done, "output": text},
+            ]
+        case "computer":
+            screen = {"type": "computer_screenshot", "image_url": "https://example.org/screen.png"}
+            return [
+                {"type": "computer_call", "id": f"cu_{id}", **call, "status": "completed", "pending_safety_checks": [],
+                 "action": {"type": "click", "x": 1, "y": 2, "button": "left"}},
+                {"type": "computer_call_output", **call, "output": screen},
+            ]  # fmt: skip
+        case "tool_search":
+            tools = [{"type": "function", "name": "found", "parameters": {"type": "object"}}]
+            return [
+                {"type": "tool_search_call", **call, "arguments": {"query": text}, "execution": "client"},
+                {"type": "tool_search_output", **call, "tools": tools},
+            ]
+        case "program":
+            return [
+                {"type": "program", "id": f"prog_{id}", **call, "code": text, "fingerprint": "f"},
+                {"type": "program_output", "id": f"po_{id}", **call, "result": text, "status": "completed"},
+            ]
+        case "mcp":
+            asked = {"server_label": "mail", "name": "send", "arguments": json.dumps({"to": text})}
+            return [
+                {"type": "mcp_approval_request", "id": f"mcpr_{id}", **asked},
+                {
+                    "type": "mcp_approval_response",
+                    "approval_request_id": f"mcpr_{id}",
+                    "approve": random.random() < 0.5,
+                },
+            ]
+        case _:
+            return [
+                {"type": "quantum_call", **call, "circuit": text},
+                {"type": "quantum_call_output", **call, "output": {"qubits": [text]}},
+            ]
+
+
+def native_item(random: Random, id: str) -> Message:
+    """Return an item of Responses that is a call and its result in one, or says something else."""
+    text = said(random)
+    return random.choice(
+        [
+            {"type": "mcp_call", "id": f"mcp_{id}", "server_label": "mail", "name": "read", "arguments": "{}",
+             "output": text},
+            {"type": "mcp_list_tools", "id": f"mcpl_{id}", "server_label": "mail",
+             "tools": [{"name": "read", "input_schema": {}, "description": text}]},
+            {"type": "code_interpreter_call", "id": f"ci_{id}", "status": "completed", "container_id": "c",
+             "code": text, "outputs": [{"type": "logs", "logs": text}]},
+            {"type": "web_search_call", "id": f"ws_{id}", "status": "completed",
+             "action": {"type": "search", "query": text}},
+            {"type": "file_search_call", "id": f"fs_{id}", "status": "completed", "queries": [text], "results": None},
+            {"type": "image_generation_call", "id": f"ig_{id}", "status": "completed", "result": "aGk="},
+            {"type": "reasoning", "id": f"rs_{id}", "summary": [], "encrypted_content": "gAAAA" + id},
+            {"type": "unheard_of", "id": f"u_{id}", "deep": [{"er": text}]},
+        ]
+    )  # fmt: skip
+
+
+def claude_answer(random: Random, id: str) -> list[Message]:
+    """Return an answer of Claude that used tools of the provider's own, or calls some of the client's."""
+    text = said(random)
+    blocks: list[Message] = []
+    if random.random() < 0.3:
+        blocks.append({"type": "thinking", "thinking": text, "signature": "c2ln"})
+    if random.random() < 0.5:
+        blocks.append({"type": "text", "text": text})
+    served, result = random.choice(
+        [
+            ("server_tool_use", "bash_code_execution_tool_result"),
+            ("server_tool_use", "web_search_tool_result"),
+            ("mcp_tool_use", "mcp_tool_result"),
+        ]
+    )
+    if random.random() < 0.6:
+        blocks.append({"type": served, "id": f"srv_{id}", "name": "run", "input": {"a": text}, **(
+            {"server_name": "mail"} if served == "mcp_tool_use" else {})})  # fmt: skip
+        if random.random() < 0.8:
+            blocks.append(
+                {"type": result, "tool_use_id": f"srv_{id}", "content": [{"type": "text", "text": text}]}
+            )
+    calls = [f"toolu_{id}_{n}" for n in range(random.choice([0, 0, 1, 2]))]
+    blocks += [{"type": "tool_use", "id": call, "name": "disk", "input": {"of": text}} for call in calls]
+    answers = [{"type": "tool_result", "tool_use_id": call, "content": said(random, 200)} for call in calls]
+    random.shuffle(answers)
+    return [
+        {"role": "assistant", "content": blocks or text},
+        *([{"role": "user", "content": [*answers, {"type": "text", "text": text}]}] if answers else []),
+    ]
+
+
+def gemini_answer(random: Random, id: str) -> list[Message]:
+    """Return an answer of Gemini with code that it ran, or with calls and their answers."""
+    text = said(random)
+    if random.random() < 0.5:
+        code = {"executableCode": {"language": "PYTHON", "code": text}, "thoughtSignature": "c2ln"}
+        done = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": text}}
+        return [{"role": "model", "parts": [code, done, {"text": text}]}]
+    call = {"functionCall": {"id": f"fc_{id}", "name": "disk", "args": {"of": text}}}
+    signed = {**call, "thoughtSignature": "c2ln"} if random.random() < 0.5 else call
+    answer = {"functionResponse": {"id": f"fc_{id}", "name": "disk", "response": {"output": text}}}
+    return [{"role": "model", "parts": [{"text": text}, signed]}, {"role": "user", "parts": [answer]}]
+
+
+def chat_answer(random: Random, id: str) -> list[Message]:
+    """Return an answer of a server of the chat format, with the fields that such servers add."""
+    text = said(random)
+    extra = random.choice(
+        [
+            {},
+            {"reasoning_content": text},
+            {"reasoning": text, "reasoning_details": [{"type": "reasoning.encrypted", "data": "E"}]},
+            {"thinking_blocks": [{"type": "thinking", "thinking": text, "signature": "S"}]},
+            {"unheard_of": {"a": 1}},
+        ]
+    )
+    ids = [f"call_{id}_{n}" for n in range(random.choice([0, 0, 1, 2, 3]))]
+    if ids and random.random() < 0.2:
+        ids = [ids[0]] * len(ids)
+    if ids and random.random() < 0.1:
+        ids = [one + "__thought__" + "A" * 400 for one in ids]
+    calls = [
+        {"id": one, "type": "function", "function": {"name": "disk", "arguments": json.dumps({"of": text})},
+         **random.choice([{}, {"extra_content": {"google": {"thought_signature": "SIG"}}}])}
+        for one in ids
+    ]  # fmt: skip
+    content = random.choice([text, None, "", text])
+    answers: list[Message] = [
+        {
+            "role": "tool",
+            "tool_call_id": one,
+            "content": random.choice([said(random, 200), "cut \ud83d", "a\0b", ""]),
+        }
+        for one in ids
+    ]
+    return [
+        {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {}), **extra},
+        *answers,
+    ]
+
+
+def transcript(random: Random, turns: int, *, interrupted: float = 0.15) -> list[Message]:
+    """Return a transcript of some turns; at `interrupted` of its places what was to come is missing."""
+    return list(_cut(random, _turns(random, turns), interrupted))
+
+
+def _turns(random: Random, turns: int) -> Iterator[Message]:
+    yield {"role": "system", "content": "You are careful."}
+    for turn in range(turns):
+        yield {"role": "user", "content": said(random)}
+        for step in range(random.randint(1, 4)):
+            id = f"{turn}_{step}"
+            match random.randrange(6):
+                case 0:
+                    yield {"role": "assistant", "content": said(random)}
+                case 1:
+                    yield native_item(random, id)
+                case 2:
+                    yield from claude_answer(random, id)
+                case 3:
+                    yield from gemini_answer(random, id)
+                case 4:
+                    yield from chat_answer(random, id)
+                case _:
+                    yield from native_pair(random, id)
+
+
+def _cut(random: Random, messages: Iterator[Message], interrupted: float) -> Iterator[Message]:
+    for message in messages:
+        if message.get("role") == "system" or random.random() > interrupted:
+            yield message
