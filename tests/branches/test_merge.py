@@ -572,7 +572,7 @@ async def test_what_comes_is_embedded_and_compacted_as_if_it_were_said(storage: 
         context = await ours.context_id() or ""
         space = ours._shared.embedding.space  # type: ignore[union-attr]
         done = False
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while not done:
                 await asyncio.sleep(0.01)
                 vectors = {row.version for row in await storage.derived(context, space)}

@@ -305,7 +305,7 @@ async def test_what_was_cancelled_and_made_due_again_is_what_is_under_way(
     assert second.id != first.id
     await requests.cancel(storage, second.id)
     await requests.retry(storage, first.id)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         assert (await session.compact(preserve_recent_count=2)).id == first.id
         with pytest.raises(ConflictError, match=f"job {first.id}"):
             await session.compact(preserve_recent_count=2, summary_tokens=40)

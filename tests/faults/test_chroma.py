@@ -32,7 +32,7 @@ async def server(tmp_path: Path) -> AsyncIterator[tuple[str, subprocess.Popen[by
         stderr=subprocess.DEVNULL,
     )
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while True:
                 try:
                     socket.create_connection(("127.0.0.1", port), 1).close()

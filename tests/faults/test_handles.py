@@ -187,7 +187,7 @@ async def test_T06_calls_around_a_close_are_all_answered(tmp_path: Path, opened:
         first = [add(storage, context, f"{round}-a{n}") for n in range(3)]
         second = [add(storage, context, f"{round}-b{n}") for n in range(3)]
         reads = [storage.read(context) for _ in range(3)]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             await asyncio.gather(*first, storage.aclose(), *second, *reads)
     await sound(storage)
     assert (await storage.head(context)).version == 60

@@ -208,7 +208,7 @@ async def test_a_compaction_whose_process_was_killed_is_taken_over_when_its_leas
     await storage.aclose()
     config = ACMSConfig(worker=WorkerConfig(lease_seconds=3_600))
     async with ACMS("talk", open_storage(url), summarizer=Answers(), config=config) as session:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             if way == "wait_pending":
                 await session.wait_pending()
             else:

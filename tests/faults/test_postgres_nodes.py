@@ -62,7 +62,7 @@ class Writers:
     async def some(self, count: int = BETWEEN) -> None:
         """Wait until so many more are acknowledged."""
         goal = len(self.acked) + count
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while len(self.acked) < goal:
                 await asyncio.sleep(0.01)
 

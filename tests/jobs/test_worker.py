@@ -932,7 +932,7 @@ async def test_what_a_dead_worker_held_is_taken_over_when_its_lease_ends(handle:
     await ask(handle, context, "d")
     (dead,) = await handle.claim(["k"], lease=timedelta(seconds=0.3))
     own.poke()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         await heard.wait(1)
     assert datetime.now(UTC) >= dead.until
     assert (await jobs(handle))[0].attempt == 2
@@ -953,7 +953,7 @@ async def test_what_a_dead_worker_had_put_off_is_done_when_it_is_due(handle: Han
     due = datetime.now(UTC) + timedelta(seconds=0.3)
     await handle.settle(lease, Retry(error="busy", not_before=due))
     own.poke()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         await heard.wait(1)
     assert datetime.now(UTC) >= due
     assert await effects(handle, context) == ["d"]
@@ -1023,7 +1023,7 @@ async def test_waiting_for_what_is_pending_takes_over_what_a_dead_process_held(h
         await handle.claim(["k"], lease=timedelta(seconds=0.3))
         await ask(handle, context, "nobody's", kind="nobody knows")
         await handle.claim(["nobody knows"], lease=DAY)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             await session.wait_pending()
         assert (await effects(handle, context))[1:] == ["mine"]
 
@@ -1039,7 +1039,7 @@ async def test_waiting_for_what_is_pending_ends_when_the_session_is_closed(handl
     while made(session)._alarm is None:
         await asyncio.sleep(0.01)
     await session.close()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         await waiting
     assert not is_open(handle)
 
@@ -1055,7 +1055,7 @@ async def test_waiting_for_what_is_pending_ends_when_the_store_refuses(handle: H
         for n in range(2, 9):
             store.fail("claim", n, StorageReadOnlyError("no"))
         waiting = asyncio.create_task(session.wait_pending())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while made(session)._alarm is None:
                 await asyncio.sleep(0)
             made(session).poke()  # as the alarm does

@@ -107,7 +107,7 @@ class ModelServer:
 
     async def until(self, true: Callable[[ModelServer], bool]) -> None:
         """Wait until something is true of the server: a call arrived, a connection was closed."""
-        async with asyncio.timeout(60), self._changed:
+        async with asyncio.timeout(300), self._changed:
             await self._changed.wait_for(lambda: true(self))
 
     async def __aenter__(self) -> Self:

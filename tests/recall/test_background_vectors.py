@@ -145,7 +145,7 @@ def test_the_blocking_door_has_the_same_default() -> None:
 @pytest.mark.usefixtures("short")
 async def test_a_receipt_does_not_wait_and_a_recall_not_for_ever(url: str) -> None:
     embedder = Slow()
-    async with asyncio.timeout(60), ACMS("s", open_storage(url), embedder) as session:
+    async with asyncio.timeout(300), ACMS("s", open_storage(url), embedder) as session:
         assert await say(session, *CATS, "now") == "queued"
         await session.close_episode()
         items = await session.recall("mog", include_current_episode=False)
@@ -187,7 +187,7 @@ async def test_another_session_and_a_fork_wait_for_what_the_first_one_appended(u
 
 async def test_a_reply_with_a_deadline_is_not_held_up(url: str) -> None:
     embedder = Slow()
-    async with asyncio.timeout(60), ACMS("s", open_storage(url), embedder) as session:
+    async with asyncio.timeout(300), ACMS("s", open_storage(url), embedder) as session:
         await say(session, *CATS)
         request = RenderRequest(id="1", request_id="1", intent="cat", tokens_max=500, time_ms=500)
         reply = await ACS([session]).render(request)
@@ -204,14 +204,14 @@ async def test_what_finds_no_room_in_the_queue_is_asked_of_the_store(
 ) -> None:
     monkeypatch.setattr(module, "QUEUED", 9 * module.ENTRY)
     embedder = Slow()
-    async with asyncio.timeout(60), ACMS("s", open_storage(url), embedder) as session:
+    async with asyncio.timeout(300), ACMS("s", open_storage(url), embedder) as session:
         assert await say(session, *(f"message m{n}" for n in range(8))) == "queued"
         assert await say(session, *(f"message n{n}" for n in range(30))) == "pending"
         assert session._shared.embedding is not None
         assert session._shared.embedding._size <= 9 * module.ENTRY
         assert embedder.gate is not None
         embedder.gate.set()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while (await session.get_session_stats()).coverage < 1:
                 await asyncio.sleep(0.01)
         assert await say(session, "again") == "queued"
@@ -232,7 +232,7 @@ async def test_logs_without_room_in_the_queue_are_caught_up_one_after_the_other(
 
     monkeypatch.setattr(module, "QUEUED", module.ENTRY)
     embedder = Counting()
-    async with asyncio.timeout(60), AsyncExitStack() as stack:
+    async with asyncio.timeout(300), AsyncExitStack() as stack:
         storage = open_storage(url)
         sessions = [await stack.enter_async_context(ACMS(f"s{n}", storage, embedder)) for n in range(12)]
         said = [await say(session, "lunch at noon", "rain tomorrow") for session in sessions]
@@ -248,7 +248,7 @@ async def test_few_logs_are_healed_at_once_and_the_others_after_them(
     monkeypatch.setattr(module, "HEALED", 2)
     monkeypatch.setattr(module, "LOGS", 5)
     storage, embedder = open_storage(url), Slow()
-    async with asyncio.timeout(60), AsyncExitStack() as stack:
+    async with asyncio.timeout(300), AsyncExitStack() as stack:
         for n in range(6):
             async with ACMS(f"s{n}", storage, None) as session:
                 await session.ingest("user", "The cat sleeps all day.")
@@ -271,7 +271,7 @@ async def test_of_more_logs_than_are_remembered_each_is_healed_by_its_next_recal
     for name, value in (("QUEUED", module.ENTRY), ("HEALED", 1), ("LOGS", 1)):
         monkeypatch.setattr(module, name, value)
     storage, embedder = open_storage(url), Slow()
-    async with asyncio.timeout(60), AsyncExitStack() as stack:
+    async with asyncio.timeout(300), AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(ACMS(f"s{n}", storage, embedder)) for n in range(5)]
         said = [await say(session, "lunch at noon", "rain tomorrow") for session in sessions]
         assert said.count("pending") > 3
@@ -290,7 +290,7 @@ async def test_logs_without_room_in_the_queue_are_left_to_their_recalls_while_th
     monkeypatch.setattr(module, "QUEUED", module.ENTRY)
     storage, embedder = open_storage(url), FakeEmbedder()
     embedder.error = OSError("no route to host")
-    async with asyncio.timeout(60), AsyncExitStack() as stack:
+    async with asyncio.timeout(300), AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(ACMS(f"s{n}", storage, embedder)) for n in range(4)]
         for session in sessions:
             await say(session, "lunch at noon", "rain tomorrow")
@@ -306,7 +306,7 @@ async def test_a_log_that_is_deleted_before_it_is_caught_up_says_nothing_of_the_
 ) -> None:
     monkeypatch.setattr(module, "QUEUED", module.ENTRY)
     embedder = Slow()
-    async with asyncio.timeout(60), AsyncExitStack() as stack:
+    async with asyncio.timeout(300), AsyncExitStack() as stack:
         storage = open_storage(url)
         sessions = [await stack.enter_async_context(ACMS(f"s{n}", storage, embedder)) for n in range(4)]
         for session in sessions:
@@ -326,7 +326,7 @@ async def test_a_log_without_room_in_the_queue_has_room_when_its_session_is_open
     monkeypatch.setattr(module, "PATIENCE", 0.05)
     storage, embedder = open_storage(url), Slow()
     other = ACMS("other", storage, embedder)
-    async with asyncio.timeout(60), ACMS("s", storage, embedder) as session:
+    async with asyncio.timeout(300), ACMS("s", storage, embedder) as session:
         await say(other, "lunch at noon")
         assert await say(session, "rain tomorrow", "the cat sleeps all day") == "pending"
         await other.close()
@@ -339,7 +339,7 @@ async def test_a_log_without_room_in_the_queue_has_room_when_its_session_is_open
 
 @pytest.mark.usefixtures("short")
 async def test_closing_is_bounded_and_what_is_left_is_made_later(url: str) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         async with ACMS("s", open_storage(url), Slow()) as session:
             await say(session, *CATS)
     before = asyncio.all_tasks()
@@ -356,7 +356,7 @@ async def test_a_first_recall_does_not_wait_for_a_long_log(url: str) -> None:
     async with ACMS("s", open_storage(url), None) as session:
         await session.ingest_many([{"role": "user", "content": f"message m{n}"} for n in range(200)])
     embedder = Slow()
-    async with asyncio.timeout(60), ACMS("s", open_storage(url), embedder) as session:
+    async with asyncio.timeout(300), ACMS("s", open_storage(url), embedder) as session:
         patience.set(3_600.0)
         assert (await session.recall("mog")).coverage < 1
         patience.set(PATIENCE)

@@ -296,7 +296,7 @@ async def test_an_embedder_that_hangs_holds_up_nobody_for_ever(
     embedder = FakeEmbedder()
     embedder.gate = asyncio.Event()
     async with with_embedder(storage, embedder) as session:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             await fill(session, *ABOUT[:2])
             items = await session.recall("PostgreSQL")
             assert items.ledger.warnings == (DEAF,)
@@ -304,7 +304,7 @@ async def test_an_embedder_that_hangs_holds_up_nobody_for_ever(
             assert embedded(session) == "pending"
         embedder.gate.set()
         monkeypatch.setattr(module, "SECONDS", 60.0)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             await session.wait_pending()
         assert await missing(session) == []
 
@@ -320,7 +320,7 @@ async def test_closing_while_vectors_are_asked_for_leaves_nothing_behind(
     session = with_embedder(open_storage(url), embedder, config=config)
     waiting = asyncio.ensure_future(session.wait_pending())
     await embedder.called.wait()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         await session.close()
         await waiting
     assert asyncio.all_tasks() == before
@@ -338,7 +338,7 @@ async def test_closing_while_a_message_is_embedded_keeps_the_message(
     embedder.gate = asyncio.Event()
     session = with_embedder(open_storage(url), embedder, config=config)
     id = await session.ingest("user", ABOUT[0])
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         await embedder.called.wait()
         await session.close()
     embedder.gate = None
@@ -359,7 +359,7 @@ async def test_messages_of_nothing_but_space_do_not_make_healing_go_round(
         await plain.ingest("tool", f"{blank}{blank}", tool_call_id="c")
         await fill(plain, "orders")
     async with with_embedder(storage, embedder) as session:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             await session.wait_pending()
         assert await missing(session) == []
         calls = len(embedder.calls)
@@ -386,7 +386,7 @@ async def test_messages_another_session_wrote_without_an_embedder_are_healed_whi
 
 async def settled(session: ACMS, query: str) -> ContextItems:
     """Recall until all vectors that were asked for in the background have come."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while True:
             items = await session.recall(query)
             if items.coverage == 1:

@@ -193,7 +193,7 @@ SECRET = "xyzzy plugh"
 async def test_what_is_gone_is_nowhere_in_any_later_answer_of_parent_and_fork(
     storage: Storage, config: ACMSConfig, size: int, to: State
 ) -> None:
-    async with asyncio.timeout(60), session_on(storage, config=config) as session:
+    async with asyncio.timeout(300), session_on(storage, config=config) as session:
         await session.ingest_many(told(0, size))
         await session.ingest("user", f"Decision: the secret is {SECRET}", actor_id="Sam")
         await session.ingest_many(told(size, 4))
@@ -222,7 +222,7 @@ async def test_what_is_gone_is_nowhere_in_any_later_answer_of_parent_and_fork(
 async def test_a_log_of_which_everything_is_gone_answers_with_nothing(
     storage: Storage, config: ACMSConfig, to: State
 ) -> None:
-    async with asyncio.timeout(60), session_on(storage, config=config) as session:
+    async with asyncio.timeout(300), session_on(storage, config=config) as session:
         await fill(session, "orders one", "orders two")
         await session.recall("orders")
         await blank(session, [1, 2], to)
@@ -238,7 +238,7 @@ async def test_a_log_of_which_everything_is_gone_answers_with_nothing(
 async def test_an_edit_that_is_gone_does_not_bring_back_what_it_corrected(
     storage: Storage, config: ACMSConfig, size: int, to: State
 ) -> None:
-    async with asyncio.timeout(60), session_on(storage, config=config) as session:
+    async with asyncio.timeout(300), session_on(storage, config=config) as session:
         await session.ingest_many(told(0, size))
         (id,) = await fill(session, "orders are secret")
         await session.replace(id, f"orders are {SECRET}")
@@ -586,7 +586,7 @@ async def test_what_goes_while_it_is_being_read_is_not_shown(
         found = await ask(session)
         return found.text() if isinstance(found, ContextItems) else str(found)
 
-    async with asyncio.timeout(60), session_on(storage, "one", **given) as session:
+    async with asyncio.timeout(300), session_on(storage, "one", **given) as session:
         await session.ingest_many(told(0, size))
         (id,) = await fill(session, f"Decision: the secret is {SECRET}", close=True)
         fact = await session.state("Sam", "secret", f"{SECRET} too", scope="namespace")
@@ -606,7 +606,7 @@ async def test_what_goes_while_it_is_being_read_is_not_shown(
 
 async def test_a_question_that_goes_while_it_is_looked_at_is_no_question() -> None:
     storage = Between(MemoryStorage())
-    async with asyncio.timeout(60), session_on(storage, config=configured(False), embedder=None) as session:
+    async with asyncio.timeout(300), session_on(storage, config=configured(False), embedder=None) as session:
         await fill(session, "orders run on db-1", "deploys go to Frankfurt", close=True)
         (id,) = await fill(session, "which host runs orders?")
         asked = await session.get(id)

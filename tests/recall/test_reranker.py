@@ -287,7 +287,7 @@ async def test_one_that_hangs_delays_a_recall_by_its_time_and_no_longer(storage:
     config = ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT, recall=RecallConfig(rerank_seconds=0.05))
     async with await talked(storage, reranker, config=config) as session, session_on(storage) as plain:
         reranker.gate = asyncio.Event()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             items = await session.recall(QUERY, token_budget=500)
             assert scored(items) == scored(await plain.recall(QUERY, token_budget=500))
             assert items.ledger.warnings == ("the reranker FakeReranker did not answer: ranked without it",)

@@ -157,7 +157,7 @@ async def test_an_export_that_is_left_halfway_ends(app: App) -> None:
         await asyncio.Event().wait()
 
     scope = {**_scope(path="/api/v1/export"), "query_string": b"namespace=default"}
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         await app(scope, receive, send)
     assert [one["type"] for one in sent] == ["http.response.start"]
     assert app.open_requests == 0

@@ -56,7 +56,7 @@ async def test_a_session_in_use_is_not_closed_though_others_take_its_place(
         reply = await asking
         assert reply.status_code == 200, reply.text
         space = Embedding(tenant.handle, embedder).space
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while await tenant.handle.missing(space, context=first, limit=9):
                 await asyncio.sleep(0.01)  # its vectors are made, though others took its place
     await app.stop()

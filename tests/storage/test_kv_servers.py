@@ -46,7 +46,7 @@ def shared_url(postgres):
 
 async def answered(call: Callable[[], Awaitable[Any]]) -> Any:
     """Return what a store with little patience answers, once its server does so in time."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while True:
             with suppress(StorageUnavailableError):
                 return await call()

@@ -116,12 +116,12 @@ async def test_a_worker_is_woken_by_a_job_of_another_handle(postgres_url: str) -
         worker = Worker(mine, {"k": handle}, config=WorkerConfig(poll_seconds=3600))
         running = asyncio.create_task(worker.run())
         listening = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while not await asyncio.to_thread(inside, postgres_url, listening):
                 await asyncio.sleep(0)
         context = await new(other)
         await put(other, context, said("hello"), jobs=(JobDraft(kind="k", dedupe="d", payload={}),))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             await done.wait()
         worker.stop()
         await running
