@@ -944,7 +944,7 @@ def test_demo_is_plain_when_piped(tmp_path: Path) -> None:
     assert not re.search(r"python|\w\(\w+=|session\.", done.stdout), "every hint is a command line"
 
 
-@pytest.mark.parametrize("embedder", ["none", "local"])
+@pytest.mark.parametrize("embedder", ["none", pytest.param("local", marks=pytest.mark.slow)])
 def test_the_demo_ends_with_commands_that_do_what_they_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, embedder: str
 ) -> None:

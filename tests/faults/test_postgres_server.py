@@ -346,6 +346,7 @@ def writable(server: Server) -> bool:
     return row == ("off",)
 
 
+@pytest.mark.faults
 async def test_t17_nothing_is_written_to_an_old_primary_and_the_pool_finds_the_new_one() -> None:
     """Two servers with the same log; the first one is demoted while its connections are open."""
     with Server() as old, Server() as young:
@@ -389,6 +390,7 @@ async def test_t17_nothing_is_written_to_an_old_primary_and_the_pool_finds_the_n
 # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.faults
 async def test_t18_a_job_is_neither_lost_nor_done_twice_by_a_restart(mortal: Server, mortal_url: str) -> None:
     async with PostgresStorage(mortal_url, retry_seconds=120) as store:
         context = await new(store)

@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from acms.log.in_force import Doc, Lone, Unit
 from acms.model import Kind, Role, Source
@@ -102,7 +102,6 @@ def plain_past(field: Field, ranking: Ranking, terms: Terms) -> tuple[list[Candi
 
 
 @given(randoms)
-@settings(max_examples=60)
 def test_the_past_is_offered_as_a_loop_over_entries_offers_it(random: Random) -> None:
     log = told(random, random.randint(5, 60))
     field = field_of(log.entries, embedded(random, log, DIMENSION))
@@ -122,7 +121,6 @@ def test_the_past_is_offered_as_a_loop_over_entries_offers_it(random: Random) ->
 
 
 @given(randoms)
-@settings(max_examples=40)
 def test_the_current_episode_is_ranked_as_a_loop_over_entries_ranks_it(random: Random) -> None:
     log = told(random, random.randint(5, 60))
     field = field_of(log.entries, embedded(random, log, DIMENSION))
@@ -211,7 +209,6 @@ def drawn_candidates(random: Random, first: int, count: int) -> list[Candidate]:
 
 
 @given(randoms)
-@settings(max_examples=150)
 def test_a_budget_is_divided_as_a_loop_over_candidates_divides_it(random: Random) -> None:
     past = drawn_candidates(random, 1, random.randint(0, 30))
     current = drawn_candidates(random, 100, random.randint(0, 6))
@@ -237,7 +234,6 @@ def by_version(rows: Sequence[Row]) -> dict[int, Floats]:
 
 
 @given(randoms)
-@settings(max_examples=60)
 def test_meaning_is_the_best_of_the_vectors_of_an_entry(random: Random) -> None:
     log = told(random, random.randint(5, 60))
     rows = embedded(random, log, DIMENSION)

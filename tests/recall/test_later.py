@@ -334,7 +334,6 @@ async def test_another_log_of_the_namespace_has_versions_of_its_own(storage: Sto
         assert [item.session_id for item in items if item.later] == ["first"]
 
 
-@settings(max_examples=40)
 @given(randoms, st.sampled_from(COUNTERS), st.integers(0, 250))
 async def test_no_budget_is_exceeded_with_labels(random: Random, counter: Any, budget: int) -> None:
     words = "the orders database Lisbon printer 数据库 Büro 🙂 is Canon , x\n\n".split(" ")

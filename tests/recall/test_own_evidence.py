@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from acms import ACMSConfig, Source
 from acms.storage import MemoryStorage
@@ -17,7 +17,6 @@ ASKED = "orders database friday".split()
 OTHER = "lunch rain train window paper kettle garden bridge violin".split()
 
 
-@settings(max_examples=40)
 @given(randoms)
 async def test_a_neighbour_comes_after_all_that_answers_by_itself(random: Random) -> None:
     embedder = random.choice([None, FakeEmbedder()])

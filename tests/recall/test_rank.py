@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.model import Entry, Role
@@ -84,14 +84,12 @@ def agree(field: Field, entries: Sequence[Entry], query: str) -> None:
     ]
 
 
-@settings(max_examples=60)
 @given(randoms, st.integers(0, 60), st.sampled_from(QUERIES))
 def test_words_are_weighed_by_the_formula(random: Random, steps: int, query: str) -> None:
     log = told(random, steps, erasing=False)
     agree(field_of(log.entries), log.sequence(), query)
 
 
-@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 299), texts), max_size=12), texts)
 def test_rare_words_of_a_long_log_are_weighed_by_the_same_formula(
     put: list[tuple[int, str]], query: str
@@ -134,7 +132,6 @@ def test_the_best_entries_lend_the_words_that_set_them_apart() -> None:
 # ── what enters a score ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=60)
 @given(randoms, st.integers(0, 40), st.text(max_size=40) | st.sampled_from(QUERIES))
 def test_relevance_and_score_stay_within_zero_and_one(random: Random, steps: int, query: str) -> None:
     log = told(random, steps)
@@ -379,7 +376,6 @@ def test_a_small_budget_keeps_few_candidates_and_all_that_are_marked() -> None:
     assert len(everything.places) == 257
 
 
-@settings(max_examples=60)
 @given(
     random=randoms,
     held=st.integers(0, 3),
@@ -416,7 +412,6 @@ def test_of_equals_the_marked_one_comes_first() -> None:
     assert found.score(10, boost(("decision",))) > found.score(0)
 
 
-@settings(max_examples=60)
 @given(
     st.integers(1, 6_000),
     st.sampled_from((1, 7, 64, 256)),
