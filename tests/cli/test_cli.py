@@ -1017,7 +1017,9 @@ def test_tab_completes_commands_options_and_sessions_in_bash(tmp_path: Path) -> 
     assert "--budget " in seen
 
 
-@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    "shell_name", ["bash", *(pytest.param(name, marks=pytest.mark.slow) for name in ("zsh", "fish"))]
+)
 def test_there_is_a_completion_for_every_shell(shell_name: str) -> None:
     done = shell(
         env={**os.environ, "_PYTHON_M_ACMS_CLI_COMPLETE": "", "_ACMS_COMPLETE": f"source_{shell_name}"}

@@ -127,7 +127,7 @@ async def killed_under_load(server: Server, url: str, kills: int) -> None:
 
 
 async def test_t08_sigkill_of_the_server_loses_nothing_acknowledged(mortal: Server, mortal_url: str) -> None:
-    await killed_under_load(mortal, mortal_url, 2)
+    await killed_under_load(mortal, mortal_url, 1)
 
 
 @pytest.mark.faults
@@ -312,7 +312,7 @@ async def test_t18_backends_that_an_administrator_ends_cost_nothing(mortal: Serv
                 await asyncio.to_thread(mortal.execute, end)
 
         task = asyncio.ensure_future(ending())
-        receipts = [await put(store, context, said(f"m{n}", key=str(n))) for n in range(10)]
+        receipts = [await put(store, context, said(f"m{n}", key=str(n))) for n in range(4)]
         stop.set()
         await task
         entries = await sound(store, context.id)
