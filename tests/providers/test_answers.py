@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -437,7 +438,7 @@ def test_no_text_can_leave_its_turn(text: str) -> None:
     assert margin[5] == "[7] user (user) Fri 2026-03-13 09:05: Fine."
     assert len(margin) == 6
     for mark in ("<turns", "</turns", "<known_facts", "</known_facts"):
-        assert prompt.count(mark) == 1
+        assert len(re.findall(rf"{mark}\b", prompt)) == 1
 
 
 def test_facts_are_shown_with_handle_and_address() -> None:
