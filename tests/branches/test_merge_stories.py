@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acms import ACMS, IdempotencyMismatchError, MergeConflictError, open_storage
@@ -233,7 +233,6 @@ async def _tell(
     await storage.aclose()
 
 
-@settings(max_examples=25)
 @given(STEPS, ROUNDS)
 def test_random_forks_merge_as_plain_values_do(
     start: list[tuple[str, str, int, int]], rounds: list[tuple[Any, MergeStrategy, bool]]

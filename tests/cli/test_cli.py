@@ -947,7 +947,7 @@ def test_demo_is_plain_when_piped(tmp_path: Path) -> None:
     assert not re.search(r"python|\w\(\w+=|session\.", done.stdout), "every hint is a command line"
 
 
-@pytest.mark.parametrize("embedder", ["none", "local"])
+@pytest.mark.parametrize("embedder", ["none", pytest.param("local", marks=pytest.mark.slow)])
 def test_the_demo_ends_with_commands_that_do_what_they_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, embedder: str
 ) -> None:
@@ -1020,7 +1020,9 @@ def test_tab_completes_commands_options_and_sessions_in_bash(tmp_path: Path) -> 
     assert "--budget " in seen
 
 
-@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    "shell_name", ["bash", *(pytest.param(name, marks=pytest.mark.slow) for name in ("zsh", "fish"))]
+)
 def test_there_is_a_completion_for_every_shell(shell_name: str) -> None:
     done = shell(
         env={**os.environ, "_PYTHON_M_ACMS_CLI_COMPLETE": "", "_ACMS_COMPLETE": f"source_{shell_name}"}

@@ -185,7 +185,7 @@ async def test_a_summary_whose_messages_have_expired_is_all_there_is_of_them(sto
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("budget", [None, 8_000])
+@pytest.mark.parametrize("budget", [None, pytest.param(8_000, marks=pytest.mark.slow)])
 async def test_ten_compactions_keep_what_one_keeps(budget: int | None, seed: int) -> None:
     config = ACMSConfig(compaction=CompactionPolicy(enabled=False, budget=budget))
     talk = Talk(seed, turns=1000, details=300)

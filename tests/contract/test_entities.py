@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.contract import RenderRequest
@@ -53,7 +53,6 @@ def test_of_too_many_entities_names_are_kept_before_plain_words() -> None:
     assert "orders_db" in found
 
 
-@settings(max_examples=60)
 @given(st.text(max_size=400))
 def test_entities_of_any_text_are_few_short_and_in_lower_case(text: str) -> None:
     found = entities(text)

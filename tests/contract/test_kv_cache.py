@@ -411,4 +411,4 @@ class Story(RuleBasedStateMachine):
 
 
 TestStory = Story.TestCase
-TestStory.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestStory.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)

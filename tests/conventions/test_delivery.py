@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +76,7 @@ def test_a_release_is_the_script_that_runs_here() -> None:
     assert "bash .ci/release" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_site_is_built_with_every_page_decision_and_image(tmp_path: Path) -> None:
     _run(sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", tmp_path)
     index = (tmp_path / "index.html").read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,12 @@ def _blocks(page: Path) -> Iterator[tuple[int, str, str]]:
             yield text.count("\n", 0, match.start()) + 2, info.strip(), code
 
 
-@pytest.mark.parametrize("page", [page for page in WITH_CODE if any(_blocks(page))], ids=_name)
+def _parameter(page: Path) -> Any:
+    """Return a page as a parameter; one that measures for seconds is slow."""
+    return pytest.param(page, id=_name(page), marks=[pytest.mark.slow] * (_name(page) in _ONCE))
+
+
+@pytest.mark.parametrize("page", [_parameter(page) for page in WITH_CODE if any(_blocks(page))])
 def test_python_blocks_run_and_run_again(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader who pastes a page a second time finds the files of the first, if any: it must still work."""
     monkeypatch.chdir(tmp_path)

@@ -193,7 +193,7 @@ _AXES = st.builds(
 )
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(data=st.data(), kind=st.sampled_from(["lines", "points", "rows"]), x=_AXES, y=_AXES, title=_WORDS)
 def test_whatever_is_drawn_is_well_formed(
     data: st.DataObject, kind: Any, x: Axis, y: Axis, title: str

@@ -42,7 +42,11 @@ async def test_it_does_not_fall_with_words_that_nothing_was_tuned_on() -> None:
     assert found.score >= COMPOSITE_OF_FESTIVAL, found.to_json()
 
 
-@pytest.mark.parametrize("words", [None, Path(__file__).with_name("festival.json")], ids=["own", "festival"])
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(None, marks=pytest.mark.slow), Path(__file__).with_name("festival.json")],
+    ids=["own", "festival"],
+)
 async def test_what_is_no_longer_so_is_never_recalled_without_what_is(words: Path | None) -> None:
     reports = [
         report
@@ -54,7 +58,11 @@ async def test_what_is_no_longer_so_is_never_recalled_without_what_is(words: Pat
     assert alone.count(True) == 0
 
 
-@pytest.mark.parametrize("words", [None, Path(__file__).with_name("festival.json")], ids=["own", "festival"])
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(None, marks=pytest.mark.slow), Path(__file__).with_name("festival.json")],
+    ids=["own", "festival"],
+)
 async def test_a_marked_decision_is_recalled_however_much_is_said_about_its_topic(words: Path | None) -> None:
     found, _ = systems(names=["acms"])
     rows = await distances(

@@ -218,9 +218,8 @@ async def test_a_report_has_the_seven_figures() -> None:
     json.loads(made.to_json())
 
 
-@pytest.mark.parametrize(
-    "names", [("bm25",), pytest.param(("acms", "bm25"), marks=pytest.mark.slow)], ids=" ".join
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [("bm25",), ("acms", "bm25")], ids=" ".join)
 async def test_a_report_is_the_same_in_every_run_and_another_with_another_seed(
     names: tuple[str, ...],
 ) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from tests.conventions.code import ROOT
 
-BUDGETS = [2000, pytest.param(4000, marks=pytest.mark.slow)]
+BUDGETS = [2000, 4000]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

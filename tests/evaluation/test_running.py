@@ -25,6 +25,8 @@ from acms_eval import (
     table,
 )
 
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
+
 
 class Asked:
     """A system that writes down what it is told and asked."""
@@ -58,7 +60,7 @@ async def test_probes_are_asked_when_they_are_due_after_the_system_came_to_rest(
     assert [score.hit for score in report.scores] == [True, False]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 async def test_perfect_proposals_give_every_answer_and_no_stale_one(seed: int) -> None:
     scenario = corrections(turns=200, seed=seed)
     figures = _checked(await run(scenario, reflector=PerfectReflector(scenario)))
@@ -66,7 +68,7 @@ async def test_perfect_proposals_give_every_answer_and_no_stale_one(seed: int) -
     assert figures["stale"] <= 0.2  # never alone: what is so now is there in 98 of 100
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 async def test_perfect_proposals_do_the_same_in_plain_conversation(seed: int) -> None:
     scenario = corrections(turns=200, seed=seed, marked=False)
     figures = _checked(await run(scenario, reflector=PerfectReflector(scenario)))
@@ -74,7 +76,7 @@ async def test_perfect_proposals_do_the_same_in_plain_conversation(seed: int) ->
     assert figures["stale"] <= 0.2
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 async def test_rules_without_a_model_give_nearly_every_answer_that_was_marked(seed: int) -> None:
     figures = _checked(await run(corrections(turns=200, seed=seed), reflector=OfflineReflector()))
     assert figures["hit"] >= 0.95

@@ -79,8 +79,8 @@ async def test_a_larger_budget_holds_more_of_a_window() -> None:
 
 
 async def test_rows_are_the_same_in_every_run_but_for_the_clock() -> None:
-    once = await token_budgets(BOTH, values=(500,), turns=100, seeds=[1, 2])
-    again = await token_budgets(BOTH, values=(500,), turns=100, seeds=[1, 2])
+    once = await token_budgets(BOTH, values=(500,), turns=60, seeds=[1, 2])
+    again = await token_budgets(BOTH, values=(500,), turns=60, seeds=[1, 2])
     assert timeless(once) == timeless(again)
     assert once[0].scenario.startswith("decision_tracking + constraint_awareness")
     document = json.loads(once[0].to_json())

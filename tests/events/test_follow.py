@@ -51,7 +51,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 async def test_a_reader_that_is_cut_off_anywhere_is_told_each_entry_once_and_how_every_job_ends(
     steps: list[tuple[str, int]],

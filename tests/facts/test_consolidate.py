@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.knowledge import Proposal
@@ -517,7 +517,6 @@ proposals = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_answers_leave_one_fact_at_an_address_of_one_and_lose_none(data: st.DataObject) -> None:
     log = FactLog()

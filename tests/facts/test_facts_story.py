@@ -317,7 +317,7 @@ def tell(kind: str, cached: bool, examples: int, steps: int, postgres: str | Non
 
 @pytest.mark.parametrize(("kind", "cached"), [("memory", True), ("memory", False), ("sqlite", True)])
 def test_facts_stay_true_whatever_is_proposed_and_taken_back(kind: str, cached: bool) -> None:
-    tell(kind, cached, 20 if kind == "memory" else 8, 20)
+    tell(kind, cached, 8 if kind == "memory" else 3, 20)
 
 
 @pytest.mark.slow
@@ -327,4 +327,4 @@ def test_facts_stay_true_through_many_long_stories(kind: str) -> None:
 
 
 def test_facts_stay_true_on_postgres(postgres_home: str) -> None:
-    tell("postgres", True, 3, 15, postgres_home)
+    tell("postgres", True, 1, 15, postgres_home)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acms import ACMS, ACMSConfig, CacheConfig, Fact, ValidationError, open_storage
@@ -51,7 +51,6 @@ def so_at(said: list[Said], moment: datetime) -> list[str]:
     return [value for a, b, value in rows if (a is None or a <= moment) and (b is None or moment < b)][-1:]
 
 
-@settings(max_examples=60, deadline=None)
 @given(story=ops, looks=st.lists(st.integers(-25, 90), min_size=3, max_size=3), mid=st.integers(0, 7))
 def test_reads_in_time_equal_a_plain_list_of_intervals(
     story: list[tuple[int, str, int | None, int | None]], looks: list[int], mid: int

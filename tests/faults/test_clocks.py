@@ -53,7 +53,7 @@ async def told(url: str, told: list[tuple[int, str]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("any_url", ["sqlite", "postgres"], indirect=True)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(told_at=steps)
 async def test_a_log_told_under_a_clock_that_goes_back_is_the_log_told_under_one_that_does_not(
     any_url: str, told_at: list[tuple[int, str]], tmp_path_factory: pytest.TempPathFactory

@@ -219,8 +219,9 @@ MOMENTS = {"statement": (12, 40), "file": (8, 30)}
 @pytest.mark.parametrize(
     ("what", "step"),
     [
-        ("statement", 1),
-        ("file", 4),
+        pytest.param("statement", 1, marks=pytest.mark.faults, id="statement-every"),
+        ("statement", 5),
+        ("file", 7),
         pytest.param("file", 1, marks=pytest.mark.faults, id="file-every"),
     ],
 )

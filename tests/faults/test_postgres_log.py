@@ -9,10 +9,11 @@ from datetime import timedelta
 
 import pytest
 
+from acms import open_storage
 from acms.errors import ConflictError
 from acms.model import Append, Expect, JobDraft, JobQuery, Receipt
 from acms.storage.postgres.store import PostgresStorage
-from acms.testing import ManualClock, sound
+from acms.testing import ManualClock, run_story, sound
 from acms.testing.logs import WHEN, fork, new, put, said, summed_up
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.stores import another
@@ -48,7 +49,7 @@ async def crowd(stores: list[PostgresStorage], writers: int, appends: int) -> No
 
 
 async def test_t01_32_writers_on_four_handles_leave_one_gapless_log(stores: list[PostgresStorage]) -> None:
-    await crowd(stores, 32, 1_600)
+    await crowd(stores, 32, 320)
 
 
 @pytest.mark.faults
@@ -154,6 +155,11 @@ def bouncer(postgres_home: str) -> Iterator[PgBouncer]:
         yield pool
 
 
+def test_a_store_behind_a_pooler_and_plain_lists_tell_the_same_story(bouncer: PgBouncer) -> None:
+    run_story(lambda: open_storage(another(bouncer.url)), max_examples=2, steps=35)
+
+
+@pytest.mark.slow
 class TestPostgresBehindPgBouncer(StorageBackendTests):
     crowd = (4, 40)
 

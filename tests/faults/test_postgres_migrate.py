@@ -85,7 +85,7 @@ async def killed_everywhere(postgres: Databases, step: int) -> None:
 
 
 async def test_t46_a_migration_cut_at_any_message_is_taken_up_again(postgres: Databases) -> None:
-    await killed_everywhere(postgres, 89)
+    await killed_everywhere(postgres, 120)
 
 
 @pytest.mark.faults

@@ -128,6 +128,7 @@ async def check(store: PostgresStorage, writers: Writers) -> None:
     assert writers.weaker == 0, "answered without a second machine"
 
 
+@pytest.mark.faults
 async def test_t14_a_failover_of_three_nodes_loses_nothing_acknowledged() -> None:
     await failovers(["a cut link"])
 

@@ -117,7 +117,7 @@ async def test_a_record_waits_for_no_standby(pair: Pair, url: str) -> None:
         assert (await put(store, context, said("x"))).durability == "quorum"
 
 
-@pytest.mark.parametrize("end", ["terminate", "cancel"])
+@pytest.mark.parametrize("end", ["terminate", pytest.param("cancel", marks=pytest.mark.faults)])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_t14_a_commit_whose_wait_was_broken_off_is_confirmed_by_another_one(
     pair: Pair, url: str, kind: str, end: str

@@ -130,7 +130,7 @@ def attack(path: Path, count: int) -> None:
 
 
 def test_broken_requests_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
-    attack(tmp_path / "log.db", 400)
+    attack(tmp_path / "log.db", 200)
 
 
 @pytest.mark.faults

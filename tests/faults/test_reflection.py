@@ -107,6 +107,7 @@ async def killing(url: str, calls: Path, sessions: int, episodes: int, workers: 
     await storage.aclose()
 
 
+@pytest.mark.parametrize("url", ["sqlite", pytest.param("postgres", marks=pytest.mark.faults)], indirect=True)
 async def test_reflections_whose_workers_are_killed_say_everything_once(url: str, tmp_path: Path) -> None:
     await killing(url, tmp_path / "calls", sessions=2, episodes=4, workers=2, seed=1)
 

@@ -32,11 +32,11 @@ LARGE = ("beam-500k", "vehicle")
 DEAR = ("window", "prompt", "acs", "facts", "compaction", "rewriting", "branches")
 ALIKE = {
     *(("acs", source) for source in ("locomo", "realtalk", "memsim", "beam-100k", "people", "project")),
-    *(("prompt", source) for source in ("realtalk", "memsim", "people")),
+    *(("prompt", source) for source in ("realtalk", "memsim", "people", "project")),
     *(("window", "memsim"), ("facts", "realtalk"), ("compaction", "realtalk"), ("recall", "vehicle")),
     *((family, "beam-100k") for family in ("prompt", "window", "facts", "compaction", "rewriting")),
     *(("recall", source) for source in ("beam-100k", "beam-500k")),
-    ("log", "vehicle"),
+    *(("log", "vehicle"), ("recall", "people"), ("rewriting", "people")),
 }
 """What takes seconds and is much like that of another source."""
 MODEL = ("locomo", "realtalk")
@@ -87,8 +87,7 @@ def areas() -> list[Area]:
     found += [Area("reflection", source, rewriting.reflection) for source in LOGS]
     found.append(Area("pins", "project", prompts.pins))
     found += [
-        Area("model", source, reading.by_meaning, slow=source != "project")
-        for source in ("people", "project", *MODEL)
+        Area("model", source, reading.by_meaning, slow=True) for source in ("people", "project", *MODEL)
     ]
     found += [Area("stored", name, stored.read) for name in stored.files()]
     found += [Area("cli", source, cli.commands, slow=source == "agent") for source in ("agent", "project")]

@@ -13,7 +13,7 @@ import pytest
 from agents import Runner, SessionSettings
 from agents.memory import OpenAIResponsesCompactionSession
 from agents.run_config import ModelInputData
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acms import FitError, open_storage
@@ -136,7 +136,6 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.dictionaries(st.text(max_size=8), json_values, max_size=4), min_size=1, max_size=5))
 def test_any_json_object_survives(items: list[dict[str, Any]]) -> None:
     for item in items:

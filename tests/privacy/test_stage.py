@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -796,7 +796,6 @@ def test_it_is_read_from_the_environment() -> None:
     mode=st.sampled_from([None, *Privacy]),
     budget=st.integers(0, 160),
 )
-@settings(max_examples=25)
 def test_what_is_redacted_never_takes_more_than_the_budget(
     said: list[tuple[str, int, Privacy]], mode: Privacy | None, budget: int
 ) -> None:

@@ -55,7 +55,7 @@ def epochs(storage: StorageBackend) -> list[tuple[str, int]]:
     ("style", "budget", "turns"),
     [
         ("support", 3000, 30),
-        ("coding", 4000, 30),
+        pytest.param("coding", 4000, 30, marks=pytest.mark.slow),
         pytest.param("support", 4000, 50, marks=pytest.mark.slow),
         pytest.param("coding", 8000, 70, marks=pytest.mark.slow),
     ],

@@ -270,7 +270,7 @@ def pairs_hold(rendered: Rendered) -> None:
 
 
 @pytest.mark.parametrize("name", CODECS)
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(log=turns, steps=prompts, offered=tools.map(lax), budget=st.integers(0, 700))
 def test_what_is_sent_is_within_the_budget(
     name: str, within: Any, log: list[Turn], steps: list[Step], offered: Any, budget: int
@@ -346,7 +346,6 @@ def test_without_a_budget_what_is_parsed_is_what_was_rendered(
 def test_texts_of_every_script_can_be_said() -> None:
     """Blank texts are refused by the builder, all others are kept."""
 
-    @settings(max_examples=50)
     @given(text=texts)
     def check(text: str) -> None:
         if text.strip():

@@ -178,14 +178,14 @@ class Day:
         await self.session.close()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 async def test_requests_stay_valid_whatever_happens(tmp_path: Path, seed: int) -> None:
     day = Day(f"sqlite:///{tmp_path}/day.db", seed, (1500, 3000, 8000)[seed % 3])
     await day.run(14)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 300))
+@pytest.mark.parametrize("seed", [3, 4, 5, *range(100, 300)])
 async def test_requests_stay_valid_through_thousands_of_turns(tmp_path: Path, seed: int) -> None:
     day = Day(f"sqlite:///{tmp_path}/day.db", seed, (1500, 3000, 8000)[seed % 3])
     await day.run(60)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.codecs import AnthropicMessages
@@ -563,7 +563,6 @@ def test_a_payload_from_elsewhere_is_counted_as_well() -> None:
         assert NEW.count(odd).tokens > 99 + NEW.count({"messages": odd["messages"][:1]}).tokens
 
 
-@settings(max_examples=60)
 @given(messages=st.one_of(conversations(), wild))
 def test_messages_cost_the_same_apart_and_joined(messages: list[PromptMessage]) -> None:
     for codec in (NEW, AnthropicMessages("claude-opus-5", bound="bytes")):

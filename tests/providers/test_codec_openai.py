@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acms import open_storage
@@ -519,7 +519,6 @@ class TestVerbatim:
 @pytest.mark.parametrize(
     "codec", [OpenAIChat("gpt-6-sol"), OpenAIResponses("gpt-5.6-sol")], ids=["chat", "responses"]
 )
-@settings(max_examples=50)
 @given(messages=st.one_of(prompts.conversations(), prompts.wild), tools=prompts.tools, data=st.data())
 def test_what_is_rendered_is_read_back_as_the_normal_form(
     codec: OpenAIChat | OpenAIResponses, messages: list[PromptMessage], tools: list[Tool], data: st.DataObject

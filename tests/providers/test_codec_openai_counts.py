@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import tiktoken
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.codecs import AnthropicMessages, Exactness, OpenAIChat, OpenAIResponses, Tool, Usage
@@ -99,7 +99,6 @@ def recipe(messages: Sequence[Mapping[str, str]], encoding: tiktoken.Encoding) -
     return 3 + 3 * len(messages) + texts + sum(key == "name" for key, _ in fields)
 
 
-@settings(max_examples=40)
 @given(
     spoken=st.lists(
         st.tuples(
@@ -292,7 +291,6 @@ class TestVocabularies:
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: f"{codec.name}/{codec.model}")
-@settings(max_examples=30)
 @given(messages=st.one_of(prompts.conversations(), prompts.wild), tools=prompts.tools)
 def test_costs_bound_the_count_of_what_is_sent(
     codec: OpenAIChat | OpenAIResponses, messages: list[PromptMessage], tools: list[Tool]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.codecs import AnthropicMessages, Exactness, Gemini, OpenAIChat, OpenAIResponses, Tool
@@ -92,7 +92,6 @@ def _bare(part: Part) -> Part:
 
 
 @codecs
-@settings(max_examples=30)
 @given(messages=prompts, offered=tools, draw=st.data())
 def test_a_payload_is_accepted_reads_back_and_is_the_same_every_time(
     codec: Codec,
@@ -116,7 +115,6 @@ def test_a_payload_is_accepted_reads_back_and_is_the_same_every_time(
 
 
 @codecs
-@settings(max_examples=30)
 @given(messages=prompts, offered=tools, draw=st.data())
 def test_a_payload_has_no_more_tokens_than_its_messages_apart(
     codec: Codec,
@@ -141,7 +139,6 @@ def test_a_payload_has_no_more_tokens_than_its_messages_apart(
 
 
 @codecs
-@settings(max_examples=20)
 @given(messages=tidy(), offered=tools)
 def test_a_tidy_prompt_is_sent_as_it_is_and_its_counts_add_up(
     codec: Codec, accepts: Callable[[Json], None], messages: list[PromptMessage], offered: list[Tool]
@@ -156,7 +153,6 @@ def test_a_tidy_prompt_is_sent_as_it_is_and_its_counts_add_up(
 
 
 @codecs
-@settings(max_examples=20)
 @given(messages=tidy())
 def test_what_was_sent_is_not_changed_by_what_is_said_later(
     codec: Codec, accepts: Callable[[Json], None], messages: list[PromptMessage]
@@ -184,7 +180,6 @@ def _said(message: PromptMessage) -> list[str]:
 
 
 @codecs
-@settings(max_examples=30)
 @given(messages=prompts)
 def test_every_source_of_what_is_sent_is_kept(
     codec: Codec, accepts: Callable[[Json], None], messages: list[PromptMessage]
@@ -198,7 +193,6 @@ def test_every_source_of_what_is_sent_is_kept(
 
 
 @codecs
-@settings(max_examples=30)
 @given(budget=st.integers(0, 500_000))
 def test_the_limit_is_the_most_raw_tokens_within_a_budget(
     codec: Codec, accepts: Callable[[Json], None], budget: int
@@ -211,7 +205,6 @@ def test_the_limit_is_the_most_raw_tokens_within_a_budget(
 # ── the types of the providers' packages ────────────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=30)
 @given(messages=prompts, offered=tools)
 def test_requests_have_the_types_of_the_anthropic_package(
     messages: list[PromptMessage], offered: list[Tool]
@@ -225,7 +218,6 @@ def test_requests_have_the_types_of_the_anthropic_package(
         validators.typed("anthropic.types.beta", "BetaToolParam", tool)
 
 
-@settings(max_examples=30)
 @given(messages=prompts, offered=tools)
 def test_requests_have_the_types_of_the_openai_package(
     messages: list[PromptMessage], offered: list[Tool]

@@ -20,6 +20,7 @@ from acms.providers import Endpoint
 from acms.providers.chat import Chat
 from acms.providers.http import StatusError
 from tests.providers.server import Behave, ModelServer
+from tests.support.virtual_time import advance_loop_time
 
 KEY = "sk-canary-7Q2xK9vLw3"
 ONCE = RetryConfig(max_attempts=1)
@@ -233,11 +234,16 @@ async def test_t36_a_server_that_drips_is_given_up(server: ModelServer, status: 
     assert (str(error), error.retryable) == ("test: no answer within 0.2 s", True)
 
 
-async def test_a_wait_for_a_turn_does_not_count_as_silence(server: ModelServer) -> None:
+async def test_a_wait_for_a_turn_does_not_count_as_silence(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.script = [Behave(until=asyncio.Event())]
-    async with endpoint(server, timeout=3, concurrency=1) as found:
-        done = await asyncio.gather(ask(found), ask(found), return_exceptions=True)
-    assert [str(one) for one in done] == ["test: no answer within 3 s", "An answer."]
+    async with endpoint(server, timeout=60, concurrency=1) as found:
+        asking = asyncio.gather(ask(found), ask(found), return_exceptions=True)
+        await server.until(lambda server: server.under_way == 1)
+        advance_loop_time(monkeypatch, 61)
+        done = await asking
+    assert [str(one) for one in done] == ["test: no answer within 60 s", "An answer."]
 
 
 async def test_a_cancelled_call_closes_its_connection(server: ModelServer) -> None:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.config import EpisodeBoundaryConfig
@@ -246,7 +246,6 @@ def test_a_call_that_waits_is_shown_while_it_is_the_newest_and_never_after() -> 
 # ── the ledger ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=60)
 @given(
     randoms,
     st.integers(0, 50),

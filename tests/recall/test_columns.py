@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from acms.recall import vector_score
 from acms.recall.index import Floats, widened
@@ -34,7 +34,6 @@ def by_version(rows: Sequence[Row]) -> dict[int, Floats]:
 
 
 @given(randoms)
-@settings(max_examples=60)
 def test_meaning_is_the_best_of_the_vectors_of_an_entry(random: Random) -> None:
     log = told(random, random.randint(5, 60))
     rows = embedded(random, log, DIMENSION)

@@ -42,7 +42,7 @@ def external_tokens(items: Any) -> int:
 
 
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
-@pytest.mark.parametrize("count", [5, 60, 400])
+@pytest.mark.parametrize("count", [5, 60, pytest.param(400, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scope", ["session", "namespace"])
 async def test_a_flood_takes_a_quarter_of_a_recall(scope: str, count: int, flood: str) -> None:
     async with await flooded(count, flood) as session:
@@ -114,7 +114,7 @@ async def test_results_of_tools_do_not_count_as_external() -> None:
 
 
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
-@pytest.mark.parametrize("count", [40, 400])
+@pytest.mark.parametrize("count", [40, pytest.param(400, marks=pytest.mark.slow)])
 async def test_a_flood_keeps_no_answer_out_of_what_a_model_sees(count: int, flood: str) -> None:
     async with await flooded(count, flood) as session:
         chat = await session.messages(QUESTION, budget=500)

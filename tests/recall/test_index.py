@@ -164,7 +164,6 @@ def check(log: Log, version: int, random: Random, rows: Sequence[Row], question:
         assert found.confidence == pytest.approx(wanted.confidence, abs=1e-6)
 
 
-@settings(max_examples=25)
 @given(randoms, st.integers(0, 40), st.sampled_from(QUERIES))
 def test_an_index_is_the_same_however_it_came_about(random: Random, steps: int, query: str) -> None:
     log = told(random, steps)
@@ -172,7 +171,7 @@ def test_an_index_is_the_same_however_it_came_about(random: Random, steps: int, 
 
 
 @pytest.mark.parametrize("exact", [0, 1 << 30])
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(randoms, st.integers(1, 40), st.sampled_from(QUERIES))
 def test_also_with_vectors_that_come_late_and_out_of_order(
     exact: int, random: Random, steps: int, query: str
@@ -189,7 +188,6 @@ def test_also_with_vectors_that_come_late_and_out_of_order(
 # ── what is in force ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=60)
 @given(randoms, st.integers(0, 50))
 def test_a_field_is_the_effective_sequence_without_what_is_gone(random: Random, steps: int) -> None:
     log = told(random, steps)
@@ -207,7 +205,6 @@ def test_a_field_is_the_effective_sequence_without_what_is_gone(random: Random, 
     assert all(field.place_of(each - 1) == -1 for each in gone)
 
 
-@settings(max_examples=60)
 @given(randoms, st.integers(0, 50))
 def test_units_are_those_of_the_log(random: Random, steps: int) -> None:
     log = told(random, steps, erasing=False)
@@ -256,7 +253,6 @@ def test_what_is_found_to_be_gone_is_out_of_the_next_field() -> None:
 # ── growing under a reader ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=30)
 @given(randoms, st.integers(2, 40), st.sampled_from(QUERIES))
 def test_a_snapshot_does_not_change_while_more_is_added(random: Random, steps: int, query: str) -> None:
     log = told(random, steps)

@@ -110,7 +110,7 @@ async def blank(session: ACMS, versions: Sequence[int], to: State) -> None:
 # ── company ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("size", [10, 300])
+@pytest.mark.parametrize("size", [10, pytest.param(300, marks=pytest.mark.slow)])
 async def test_a_cached_and_an_uncached_handle_agree_whoever_writes(url: str, size: int) -> None:
     async with (
         session_on(open_storage(url), config=configured()) as one,
@@ -189,7 +189,14 @@ async def test_two_handles_agree_once_late_vectors_have_come(url: str) -> None:
 SECRET = "xyzzy plugh"
 
 
-@pytest.mark.parametrize(("size", "to"), [(3, State.ERASED), (300, State.ERASED), (300, State.EXPIRED)])
+@pytest.mark.parametrize(
+    ("size", "to"),
+    [
+        (3, State.ERASED),
+        (3, State.EXPIRED),
+        pytest.param(300, State.ERASED, marks=pytest.mark.slow),
+    ],
+)
 async def test_what_is_gone_is_nowhere_in_any_later_answer_of_parent_and_fork(
     storage: Storage, config: ACMSConfig, size: int, to: State
 ) -> None:
@@ -234,7 +241,14 @@ async def test_a_log_of_which_everything_is_gone_answers_with_nothing(
         assert contents(await session.recall("orders")) == ["orders three"]
 
 
-@pytest.mark.parametrize(("size", "to"), [(3, State.ERASED), (300, State.ERASED), (300, State.EXPIRED)])
+@pytest.mark.parametrize(
+    ("size", "to"),
+    [
+        (3, State.ERASED),
+        (3, State.EXPIRED),
+        pytest.param(300, State.ERASED, marks=pytest.mark.slow),
+    ],
+)
 async def test_an_edit_that_is_gone_does_not_bring_back_what_it_corrected(
     storage: Storage, config: ACMSConfig, size: int, to: State
 ) -> None:

@@ -318,7 +318,7 @@ def lets(one: Entry, session: str, where: Mapping[str, Any]) -> bool:
     )
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 async def test_a_recall_finds_what_a_plain_reading_of_the_sessions_finds(
     any_url: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from acms import ACMSConfig, Source
 from acms.storage import MemoryStorage
@@ -16,7 +16,6 @@ ASKED = "orders database friday".split()
 OTHER = "lunch rain train window paper kettle garden bridge violin".split()
 
 
-@settings(max_examples=40)
 @given(randoms)
 async def test_relevance_is_that_of_a_message_itself(random: Random) -> None:
     async with session_on(MemoryStorage(), words=True) as session:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from acms import ACMSConfig, Band, CacheConfig, Planned, RecallConfig, Source
+from acms.recall.planner import LEAST_BUDGET
 from acms.text import chat_messages
 from tests.support.talk import (
     LONG_EPISODES,
@@ -47,7 +48,7 @@ async def test_no_relevant_result_gives_the_current_episode_only(
     async with session_on(storage, config=config) as session:
         await fill(session, *distinct(5), close=True)
         await fill(session, "hello", "good morning")
-        items = await session.recall("zanzibar")
+        items = await session.recall("zanzibar", min_relevance=0.1)
         assert contents(items) == ["hello", "good morning"]
         assert {item.source for item in items} == {Source.CURRENT}
         assert (items.confidence, items.coverage) == (0, 1)
@@ -60,7 +61,7 @@ async def test_a_query_without_a_word_that_was_said_gives_the_current_episode_on
     async with session_on(storage, config=config) as session:
         await fill(session, *distinct(5), close=True)
         await fill(session, "hello")
-        assert contents(await session.recall(query)) == ["hello"]
+        assert contents(await session.recall(query, min_relevance=0.1)) == ["hello"]
 
 
 async def test_a_current_episode_over_the_budget_keeps_the_newest_and_the_marked(
@@ -146,8 +147,10 @@ async def test_no_budget_is_exceeded_and_the_latest_message_is_always_there(
         items = await session.recall("orders", token_budget=budget)
         assert items.tokens <= budget
         assert session._shared.counter.count(items.text()) <= budget
-        assert items[-1].version == 15
-        assert items[-1].truncated == any("was cut to fit" in warning for warning in items.ledger.warnings)
+        assert (items[-1].version if items else None) == (15 if budget >= LEAST_BUDGET else None)
+        assert any(item.truncated for item in items[-1:]) == any(
+            "was cut to fit" in warning for warning in items.ledger.warnings
+        )
         assert all(item.content or item.truncated or item.parts for item in items)
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acms import ACMS, ACMSConfig, Source, ValidationError, open_storage
@@ -139,7 +139,6 @@ async def test_a_log_without_facts_is_recalled_as_before(storage: Storage) -> No
         assert [(item.content, item.score) for item in left] == [(item.content, item.score) for item in right]
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 400), st.booleans(), st.booleans())
 async def test_no_budget_is_exceeded(budget: int, current: bool, superseded: bool) -> None:
     async with open_storage("memory://") as storage, on(storage) as session:

@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -44,7 +44,6 @@ def with_vectors(count: int, rows: list[Row], space: str = "s") -> Field:
 # ── cosines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=40)
 @given(randoms, st.integers(0, 40))
 def test_the_meaning_of_an_entry_is_that_of_its_nearest_vector(random: Random, steps: int) -> None:
     log = told(random, steps)
@@ -200,7 +199,6 @@ def test_a_perfect_vector_comes_first_although_it_shares_no_word() -> None:
     assert found.relevance(400) > 0.8
 
 
-@settings(max_examples=40)
 @given(randoms, st.integers(0, 30), st.sampled_from(["orders database", "", "zanzibar"]))
 def test_relevance_and_score_stay_within_zero_and_one(random: Random, steps: int, query: str) -> None:
     log = told(random, steps)
@@ -299,7 +297,6 @@ def test_a_past_version_counts_only_the_vectors_it_had(monkeypatch: pytest.Monke
     assert find_cosines(Field(Snapshot([(CONTEXT, segment, 10)]), Cover([])), "s", query).exact
 
 
-@settings(max_examples=40)
 @given(randoms, st.integers(0, 40))
 def test_where_sign_bits_chose_the_usual_cosine_is_that_of_all_exact_ones(random: Random, steps: int) -> None:
     log = told(random, steps)
@@ -343,7 +340,6 @@ def test_few_messages_are_compared_exactly_where_each_has_many_vectors(
     assert compared[1::2] == [30, 10]  # the others are the sample that tells mean and deviation
 
 
-@settings(max_examples=40)
 @given(randoms, st.integers(0, 30), st.sampled_from(["orders database", "", "zanzibar"]))
 def test_a_neighbour_never_makes_evidence(random: Random, steps: int, query: str) -> None:
     """By words or by meaning: relevance is that of the entry itself, whatever stands around it."""

@@ -6,6 +6,7 @@ import json
 import socket
 from collections.abc import Iterator
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -303,10 +304,12 @@ def test_an_import_has_an_end() -> None:
         assert reply.status_code == 413
 
 
-def test_an_import_that_does_not_go_on_is_given_up() -> None:
-    with serving("memory://", ServerConfig(auth="off", limits=Limits(deadline_seconds=2))) as service:
+def test_an_import_that_does_not_go_on_is_given_up(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    hasty_config = ServerConfig(auth="off", limits=Limits(deadline_seconds=1))
+    with serving(url) as service, serving(url, hasty_config) as hasty:
         context = service.create()
-        address = ("127.0.0.1", int(service.url.rpartition(":")[2]))
+        address = ("127.0.0.1", int(hasty.url.rpartition(":")[2]))
         with socket.create_connection(address) as client:
             head = f"POST /api/v1/import?contextId={context} HTTP/1.1\r\nHost: localhost\r\n"
             head += "Content-Type: application/x-ndjson\r\nContent-Length: 1000\r\n\r\n"

@@ -53,7 +53,7 @@ async def _called(folder: Path, *options: str) -> str:
 
 
 async def test_every_operation_answers_as_its_document_says(tmp_path: Path) -> None:
-    phases = ("--phases", "examples,fuzzing", "--max-examples", "2")
+    phases = ("--phases", "examples,fuzzing", "--max-examples", "1")
     said = await _called(tmp_path, *phases, "--seed", "1", "--no-shrink")
     assert "✅ Fuzzing" in said
 

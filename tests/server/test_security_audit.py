@@ -24,6 +24,7 @@ from acms.server.routes.table import OPERATIONS
 from acms.server.tenants import OWN
 from tests.server.guarded import GUARDED, Guarded, guarded, home
 from tests.server.slow import Slow
+from tests.support.virtual_time import advance_loop_time
 
 CANARY = "canary-7f3a"
 
@@ -165,13 +166,13 @@ async def _changing(client: httpx2.AsyncClient, id: str, slow: Slow) -> asyncio.
 
 
 async def test_a_change_that_is_cut_at_its_deadline_has_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow, limits = Slow(monkeypatch), replace(GUARDED.limits, deadline_seconds=2)
+    slow, limits = Slow(monkeypatch), replace(GUARDED.limits, deadline_seconds=30)
     async with guarded("memory://", replace(GUARDED, limits=limits)) as service:
         client = await service.key("acme")
         id = await talk(client, "one")
-        (entry,) = (await client.get(f"/contexts/{id}/messages")).json()["data"]
-        slow.may.clear()
-        reply = await client.patch(f"/contexts/{id}/entries/{entry['id']}", json={"content": "other"})
+        asking = await _changing(client, id, slow)
+        advance_loop_time(monkeypatch, 31)
+        reply = await asking
         assert (reply.status_code, reply.json()["code"]) == (503, "DEADLINE")
         await service.app.audit.idle()
         slow.may.set()

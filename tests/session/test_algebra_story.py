@@ -559,21 +559,33 @@ def tell(kind: str, cached: bool, examples: int, steps: int, postgres: str | Non
 
 
 @pytest.mark.parametrize(
-    ("kind", "cached"), [("memory", True), ("memory", False), ("sqlite", True), ("sqlite", False)]
+    ("kind", "cached"),
+    [
+        ("memory", True),
+        ("memory", False),
+        ("sqlite", True),
+        pytest.param("sqlite", False, marks=pytest.mark.slow),
+    ],
 )
 def test_a_tree_of_sessions_tells_the_same_story_for_ever(kind: str, cached: bool) -> None:
-    tell(kind, cached, 5 if kind == "memory" else 2, 20)
+    tell(kind, cached, 3 if kind == "memory" else 1, 20)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "cached"), [("memory", True), ("memory", False), ("sqlite", True), ("sqlite", False)]
+    ("kind", "cached"),
+    [
+        ("memory", True),
+        ("memory", False),
+        ("sqlite", True),
+        pytest.param("sqlite", False, marks=pytest.mark.slow),
+    ],
 )
 def test_many_long_stories_of_a_tree_of_sessions(kind: str, cached: bool) -> None:
     tell(kind, cached, 300 if kind == "memory" else 100, 50)
 
 
-@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("cached", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_tree_of_sessions_tells_the_same_story_on_postgres(cached: bool, postgres_home: str) -> None:
     tell("postgres", cached, 1, 15, postgres_home)
 

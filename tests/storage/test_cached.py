@@ -23,6 +23,7 @@ class TestCachedMemory(StorageBackendTests):
             yield store
 
 
+@pytest.mark.slow
 class TestCachedSQLite(StorageBackendTests):
     takes_clock = True
 
@@ -64,14 +65,14 @@ def test_a_cached_memory_store_and_plain_lists_tell_the_same_story(examples):
 
 def test_a_cache_too_small_for_anything_and_plain_lists_tell_the_same_story():
     run_story(
-        lambda: CachedStorage(MemoryStorage(), max_bytes=5_000, max_entries=20), max_examples=10, steps=30
+        lambda: CachedStorage(MemoryStorage(), max_bytes=5_000, max_entries=20), max_examples=5, steps=30
     )
 
 
 def test_a_cached_sqlite_store_and_plain_lists_tell_the_same_story(tmp_path):
     numbers = itertools.count()
     run_story(
-        lambda: CachedStorage(SQLiteStorage(tmp_path / f"{next(numbers)}.db")), max_examples=10, steps=30
+        lambda: CachedStorage(SQLiteStorage(tmp_path / f"{next(numbers)}.db")), max_examples=5, steps=30
     )
 
 

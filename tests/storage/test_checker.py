@@ -84,6 +84,7 @@ def together(where: str | Path, operations: int) -> list[Operation]:
     return history
 
 
+@pytest.mark.parametrize("url", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)], indirect=True)
 async def test_t49_the_history_of_several_processes_has_no_anomaly(url: str) -> None:
     history = together(url, 800)
     assert len(history) > 800
@@ -270,7 +271,7 @@ LIES: list[tuple[type[Liar], int, set[str]]] = [
 """A lie, the chance it waits for, and the kinds of anomaly of which at least these must be found."""
 
 
-@pytest.mark.parametrize("store", ["memory", "sqlite"], indirect=True)
+@pytest.mark.parametrize("store", ["memory", pytest.param("sqlite", marks=pytest.mark.slow)], indirect=True)
 @pytest.mark.parametrize(("lie", "after", "kinds"), LIES, ids=[lie.__name__ for lie, _, _ in LIES])
 async def test_t49_each_planted_anomaly_is_found(
     store: StorageBackend, lie: type[Liar], after: int, kinds: set[str]

@@ -32,7 +32,7 @@ class TestFaultyPostgresWithoutFaults(StorageBackendTests):
 
 
 def test_a_faulty_store_without_faults_and_plain_lists_tell_the_same_story():
-    run_story(lambda: FaultyStorage(MemoryStorage()), max_examples=20, steps=20)
+    run_story(lambda: FaultyStorage(MemoryStorage()), max_examples=8, steps=20)
 
 
 async def test_the_nth_call_fails_before_it_took_effect():

@@ -15,7 +15,7 @@ class TestMemory(StorageBackendTests):
 
 
 def test_the_memory_store_and_plain_lists_tell_the_same_story():
-    run_story(MemoryStorage, max_examples=25, steps=40)
+    run_story(MemoryStorage, max_examples=10, steps=40)
 
 
 @pytest.mark.soak

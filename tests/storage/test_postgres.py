@@ -48,6 +48,7 @@ class TestPostgresOfManyWriters(TestPostgres):
     crowd = StorageBackendTests.crowd
 
 
+@pytest.mark.slow
 class TestPostgres15(TestPostgres):
     """The oldest server, without pgvector."""
 
@@ -59,7 +60,11 @@ class TestPostgres15(TestPostgres):
             yield store
 
 
-@pytest.mark.parametrize("examples", [4, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_store_on_the_oldest_server_and_plain_lists_tell_the_same_story(postgres15_home):
+    run_story(lambda: open_storage(another(postgres15_home)), max_examples=2, steps=35)
+
+
+@pytest.mark.parametrize("examples", [2, pytest.param(100, marks=pytest.mark.slow)])
 def test_the_postgres_store_and_plain_lists_tell_the_same_story(postgres_home, examples):
     run_story(lambda: open_storage(another(postgres_home)), max_examples=examples, steps=35)
 

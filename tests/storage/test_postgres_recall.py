@@ -90,6 +90,7 @@ async def test_real_conversations_are_recalled_as_on_sqlite(
     await compare(stores, talks, asked, embedder)
 
 
+@pytest.mark.slow
 async def test_two_processes_on_one_context_recall_as_one(tenant_url: str, tmp_path: Path) -> None:
     """What another process wrote is in the index of this one, and the other way round."""
     lines, embedder = talk(1, 60), HashEmbedder()

@@ -180,7 +180,15 @@ async def filled(store: StorageBackend, vectors: Sequence[Sequence[float]], spac
 
 
 @pytest.mark.usefixtures("large")
-@pytest.mark.parametrize(("dimension", "kind"), [(8, "f16"), (8, "f32"), (256, "f16"), (384, "f32")])
+@pytest.mark.parametrize(
+    ("dimension", "kind"),
+    [
+        (8, "f16"),
+        (384, "f32"),
+        pytest.param(8, "f32", marks=pytest.mark.slow),
+        pytest.param(256, "f16", marks=pytest.mark.slow),
+    ],
+)
 async def test_the_nearest_vectors_and_their_scores_are_those_of_comparing_all(
     store: PostgresStorage, dimension: int, kind: str
 ) -> None:

@@ -57,7 +57,7 @@ class TestSQLite(StorageBackendTests):
 
 def test_the_sqlite_store_and_plain_lists_tell_the_same_story(tmp_path):
     numbers = itertools.count()
-    run_story(lambda: SQLiteStorage(tmp_path / f"{next(numbers)}.db"), max_examples=10, steps=35)
+    run_story(lambda: SQLiteStorage(tmp_path / f"{next(numbers)}.db"), max_examples=5, steps=35)
 
 
 @pytest.mark.soak

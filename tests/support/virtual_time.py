@@ -86,3 +86,10 @@ VIRTUAL_TIME: tuple[str, dict[str, object]] = ("asyncio", {"loop_factory": Virtu
 
 REAL_TIME = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 """Marks a test of such a module that needs real time."""
+
+
+def advance_loop_time(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let so many seconds pass at once on the running loop: its timers that are due by then fire next."""
+    loop = asyncio.get_running_loop()
+    time = loop.time
+    patch.setattr(loop, "time", lambda: time() + seconds)

@@ -7,7 +7,7 @@ import os
 import random
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from acms.ports import TokenCounter, Turn
@@ -44,7 +44,7 @@ TALK = [
 
 # ── what survives ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-SEEDS = [1, 2, random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(1 << 32)]
+SEEDS = [1, random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(1 << 32)]
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -177,7 +177,7 @@ def test_of_too_many_marked_messages_the_weightiest_stay() -> None:
 
 @pytest.mark.parametrize("counter", COUNTERS, ids=NAMES)
 def test_it_is_within_every_limit_by_every_counter(counter: TokenCounter) -> None:
-    for limit in (*range(120), 200, 400, 1000):
+    for limit in (*range(0, 120, 7), 200, 400, 1000):
         assert counter.count(extract(TALK, limit, counter.count)) <= limit
 
 
@@ -210,7 +210,6 @@ TURNS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @example([turn("a")], 1, 0)
 @given(TURNS, st.integers(0, 60), st.integers(0, len(COUNTERS) - 1))
 def test_any_turns_are_within_any_limit_and_come_out_the_same_again(

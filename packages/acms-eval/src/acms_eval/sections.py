@@ -116,8 +116,8 @@ def scenarios(suite: Suite, *, seed: int = 0, rounds: int = bootstrap.ROUNDS) ->
             title="All scenarios",
             text=(
                 "Answered: every expected word was recalled, and what is no longer so did not rank above what is. "
-                "Composite: the mean of the hits of eight scenarios, with the weights of the evaluation plan: what is so "
-                "and what was said before stand there in order of time, so their ranks are a figure apart.",
+                "Composite: the mean of the hits of eight scenarios, with the weights of the evaluation plan: what is "
+                "so and what was so before stand there in order of time, so their ranks are a figure apart.",
             ),
             tables=(
                 Table(title=f"Means over the probes, {PERCENT}", heads=heads, rows=tuple(rows)),
