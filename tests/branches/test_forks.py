@@ -837,15 +837,15 @@ async def test_every_branch_is_the_list_it_should_be(steps: list[tuple[int, int,
 
 
 async def test_messages_may_be_said_in_every_role_on_a_fork(store: Any) -> None:
-    """A tool call that the fork cuts off from its answer is never shown as half a group behind other messages."""
+    """A tool call that the fork cuts off from its answer is shown as what was interrupted."""
     session = await talked(store, messages=1)
     await tool_turn(session, "call_1", "40% used", text="let me see")
     child = await session.fork(at=2)
     assert contents(await child.window(1000))[-1].startswith("let me see")
     await child.ingest("user", "never mind")
-    assert contents(await child.window(1000)) == ["point 1", "never mind"]
+    assert contents(await child.window(1000)) == ["point 1", "let me see\ndisk({})", "never mind"]
     await put(store, await context_of(child), said("ok", role=Role.ASSISTANT))
-    assert contents(await child.window(1000)) == ["point 1", "never mind", "ok"]
+    assert contents(await child.window(1000))[2:] == ["never mind", "ok"]
 
 
 async def test_a_fork_that_misses_very_many_facts_leaves_them_to_the_job(store: Any) -> None:

@@ -462,8 +462,7 @@ class Units:
 
 
 NO_CALL = "its tool call is not in force"
-UNANSWERED = "its tool calls were never all answered"
-"""Why an entry of a tool group cannot be shown."""
+"""Why the answer of a tool cannot be shown."""
 
 
 def units(sequence: Sequence[Entry], *, whole: bool) -> Units:

@@ -14,7 +14,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.log.in_force import NO_CALL, NONE, UNANSWERED, Demotion, Doc, Lone, Stale, Unit
+from acms.log.in_force import NO_CALL, NONE, Demotion, Doc, Lone, Stale, Unit
 from acms.log.validity import UNLABELLED, Labels
 from acms.model import Kind, Role, Source
 from acms.ports import Frame
@@ -89,8 +89,6 @@ def unit_at(field: Field, place: int) -> tuple[Unit[Doc], str]:
         if any(snapshot.answered([one])[0] and _is_summarised(field, one) for one in members):
             return Unit((snapshot.doc(document)._replace(group=None),)), ""
         return unit, NO_CALL
-    if not answered and not field.start <= places[-1] == len(field) - 1:
-        return unit, UNANSWERED
     return unit, ""
 
 

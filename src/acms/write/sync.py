@@ -190,7 +190,10 @@ class Sync:
                 items = tuple([item._replace(at=index) for item in items])
             found.append(items)
         self._shared.listed = read
-        for index in _find_repeated_ids(messages):
+        repeated = [] if self._shared.config.strict else _find_repeated_ids(messages)
+        if repeated:
+            self._notes["an id that messages of the list share names none of them"] = None
+        for index in repeated:
             found[index] = tuple([item._replace(key=None) for item in found[index]])
         return found
 
