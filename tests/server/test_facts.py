@@ -33,17 +33,17 @@ def _contents(service: Service, context: str, **query: Any) -> list[str]:
 
 
 def _told(service: Service) -> str:
-    """Return a context that knows a few things, and where somebody lives twice."""
+    """Return a context that knows a few things, and a deadline that was moved."""
     context = service.create()
-    _reflected(service, context, "My name is Ann. I live in Oslo.", "My doctor is Kim.")
-    _reflected(service, context, "I live in Bergen.")
+    _reflected(service, context, "Decision: the deadline is May 2.", "Goal: ship on Friday.")
+    _reflected(service, context, "Decision: the deadline is June 9.")
     return context
 
 
 def test_facts_are_listed_with_what_they_were_made_from(service: Service) -> None:
     context = _told(service)
     found = _facts(service, context)
-    assert "I live in Bergen." in [fact["content"] for fact in found]
+    assert "the deadline is June 9." in [fact["content"] for fact in found]
     messages = {each["id"] for each in service.get(f"/contexts/{context}/messages")["data"]}
     for fact in found:
         assert fact["contextId"] == context
@@ -55,15 +55,15 @@ def test_facts_are_listed_with_what_they_were_made_from(service: Service) -> Non
 
 def test_facts_are_chosen_by_their_address_and_history_is_told(one: Service) -> None:
     context = _told(one)
-    assert _contents(one, context, subject="the user", attribute="live in") == ["I live in Bergen."]
-    old, new = _facts(one, context, attribute="live in", history="true")
+    assert _contents(one, context, subject="project", attribute="deadline") == ["the deadline is June 9."]
+    old, new = _facts(one, context, attribute="deadline", history="true")
     assert (old["content"], old["retired"]["reason"], old["retired"]["by"]) == (
-        "I live in Oslo.",
+        "the deadline is May 2.",
         "updated",
         new["id"],
     )
-    before = _contents(one, context, attribute="live in", atVersion=new["version"] - 1)
-    assert before == ["I live in Oslo."]
+    before = _contents(one, context, attribute="deadline", atVersion=new["version"] - 1)
+    assert before == ["the deadline is May 2."]
     assert _facts(one, context, factType="nonsense") == []
 
 
@@ -71,23 +71,23 @@ def test_facts_come_in_pages(one: Service) -> None:
     context = _told(one)
     whole = _facts(one, context)
     path = f"/contexts/{context}/facts"
-    first = one.get(path, limit=2)
-    rest = one.get(path, limit=2, cursor=first["nextCursor"])
+    first = one.get(path, limit=1)
+    rest = one.get(path, limit=1, cursor=first["nextCursor"])
     assert (first["data"] + rest["data"], first["hasMore"], rest["nextCursor"]) == (whole, True, None)
 
 
 def test_a_fact_is_retracted_as_the_entry_that_it_is(one: Service) -> None:
     context = _told(one)
-    (city,) = _facts(one, context, attribute="live in")
-    path = f"/contexts/{city['contextId']}/entries/{city['id']}"
+    (deadline,) = _facts(one, context, attribute="deadline")
+    path = f"/contexts/{deadline['contextId']}/entries/{deadline['id']}"
     assert one.get(path)["data"]["kind"] == "fact"
     version = one.client.post(f"{path}/retract", json={"reason": "wrong"}).json()["data"]["version"]
-    assert _facts(one, context, attribute="live in") == []
-    assert [fact["retired"]["reason"] for fact in _facts(one, context, attribute="live in", history="true")][
+    assert _facts(one, context, attribute="deadline") == []
+    assert [fact["retired"]["reason"] for fact in _facts(one, context, attribute="deadline", history="true")][
         -1
     ] == "wrong"
     one.client.post(f"/contexts/{context}/undo", json={"version": version})
-    assert _contents(one, context, attribute="live in") == ["I live in Bergen."]
+    assert _contents(one, context, attribute="deadline") == ["the deadline is June 9."]
 
 
 def test_a_namespace_without_a_profile_knows_nothing(one: Service) -> None:

@@ -59,7 +59,7 @@ def test_an_append_answers_what_a_list_shows(service: Service) -> None:
     assert reply.status_code == 201, reply.text
     stored, listed = reply.json()["data"], service.get(f"/contexts/{context}/messages")["data"]
     for one in stored:
-        assert (one.pop("embedded"), one.pop("repeated")) == ("stored", False)
+        assert (one.pop("embedded"), one.pop("repeated"), one.pop("notes")) == ("stored", False, [])
         assert one.pop("durability") in ("memory", "disk", "quorum", "relaxed")
     assert all(one.pop("inForce") for one in listed)
     assert stored == listed
