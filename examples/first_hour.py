@@ -36,7 +36,7 @@ def turn(number: int) -> list[dict[str, Any]]:
     """Return one turn as OpenAI's API has it; every tenth one calls a tool."""
     asked = {"role": "user", "content": f"Ticket {number}: is host db{number % 7} still healthy?"}
     if number == 40:
-        asked = {"role": "user", "content": "We use MySQL for the orders service."}
+        asked = {"role": "user", "content": "Decision: we use MySQL for the orders service."}
     if number == 60:
         asked = {
             "role": "user",
@@ -86,7 +86,7 @@ async def remember(session: ACMS) -> None:
 async def branch(session: ACMS) -> None:
     """Go back to where the database was still MySQL and try something else; compare both."""
     entries = await session.entries()
-    (decided,) = [entry.version for entry in entries if entry.content.startswith("Decision:")]
+    (decided,) = [entry.version for entry in entries if entry.content.startswith("Decision: switch")]
     async with await session.fork(at=decided - 1, session_id="what-if") as fork:
         await fork.ingest("user", "Decision: MySQL stays; we shard it.")
         delta = await session.diff(fork)
