@@ -58,10 +58,9 @@ def test_a_scenario_counts_by_its_weight_and_reports_of_several_seeds_together()
     assert (part.score, part.probes, part.weight) == (0.25, 4, 1.5)
 
 
-def test_an_answer_below_what_is_no_longer_so_does_not_count() -> None:
+def test_an_answer_below_what_is_no_longer_so_counts_as_it_is_shown() -> None:
     reports = [one for one in _all() if one.kind != "fact_correction"]
-    found = composite([*reports, _report("fact_correction", OUTDATED)])
-    assert found.score == pytest.approx(1 - 1.3 / 9.8)
+    assert composite([*reports, _report("fact_correction", OUTDATED)]).score == 1.0
 
 
 def test_other_scenarios_do_not_count() -> None:

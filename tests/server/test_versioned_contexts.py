@@ -188,8 +188,7 @@ def test_what_belongs_to_a_tool_comes_back_as_it_was(service: Service) -> None:
         ({"role": "user", "content": "x", "tokenCount": 1.5}, "messages[0].tokenCount"),
         ({"role": "tool", "content": "x"}, "messages[0].toolCallId"),
         ({"role": "user", "content": "x", "toolCallId": "call_1"}, "messages[0].toolCallId"),
-        ({"role": "user", "content": "a\0b"}, "messages[0].content"),
-        ({"role": "user", "content": "x", "colour": "red"}, "messages[0].colour"),
+        ({"role": "user", "content": "x", "privcay": "block"}, "messages[0].privcay"),
         ("text", "messages[0]"),
     ],
 )
@@ -197,6 +196,16 @@ def test_a_message_that_makes_no_sense_is_refused(sqlite_service: Service, messa
     context = sqlite_service.create()
     reply = sqlite_service.client.post(f"/contexts/{context}/messages", json={"messages": [message]})
     problem(reply, 400, field)
+
+
+def test_odd_text_is_repaired_and_unknown_fields_are_kept(sqlite_service: Service) -> None:
+    context = sqlite_service.create()
+    odd = [{"role": "user", "content": "a\0b"}, {"role": "user", "content": "x", "colour": "red"}]
+    reply = sqlite_service.client.post(f"/contexts/{context}/messages", json={"messages": odd})
+    assert reply.status_code == 201
+    repaired, kept = reply.json()["data"]
+    assert repaired["notes"]
+    assert kept["content"] == "x"
 
 
 def test_an_empty_message_is_refused_unlike_there(sqlite_service: Service) -> None:
@@ -215,8 +224,13 @@ def test_an_append_of_nothing_is_refused(sqlite_service: Service, body: Any) -> 
 
 def test_one_bad_message_refuses_the_batch(service: Service) -> None:
     context = service.talk("a")
-    body = {"messages": [{"role": "user", "content": "good"}, {"role": "user", "content": "a\0b"}]}
-    problem(service.client.post(f"/contexts/{context}/messages", json=body), 400, "messages[1].content")
+    body = {
+        "messages": [
+            {"role": "user", "content": "good"},
+            {"role": "user", "content": "x", "privcay": "block"},
+        ]
+    }
+    problem(service.client.post(f"/contexts/{context}/messages", json=body), 400, "messages[1].privcay")
     assert service.get(f"/contexts/{context}")["data"]["latestVersion"] == 1
 
 

@@ -17,10 +17,12 @@ from acms.errors import ValidationError
 from acms.log import validation
 from acms.log.inline_media import Keep, Place, kept, lifted, referred
 from acms.log.native_items import AS_GIVEN, RESPONSES, call_of_result, read_call, read_result
-from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
+from acms.model import Json, Part, Privacy, Raw, Reasoning, Text, ToolCall, ToolResult
 
 __all__ = ["AS_GIVEN", "FIELDS", "KNOWN", "Keep", "Turn", "of_gemini", "read"]
 
+MISSPELT = 0.8
+"""Likeness to "privacy" from which a field that nobody knows is a slip and no field of a provider's."""
 Turn: TypeAlias = dict[str, Any]
 """The keyword arguments of one `ingest`, its idempotency key under "key"."""
 
@@ -94,6 +96,17 @@ def read(
     if unknown and strict:
         raise ValidationError(f"unknown field {unknown[0]!r}", field=field)
     return _spoken(message, place, unknown)
+
+
+def check_privacy_field(message: Mapping[str, Any], field: str) -> None:
+    """Refuse a privacy that is none, and a field nearly called so: what they are to protect would be in the open."""
+    if message.get("privacy") is not None:
+        validation.choice(message["privacy"], Privacy, f"{field}.privacy")
+    if unknown := [name for name in message if isinstance(name, str) and name not in KNOWN]:
+        from difflib import get_close_matches  # few messages have fields that nobody knows
+
+        for name in get_close_matches("privacy", unknown, n=1, cutoff=MISSPELT):
+            raise ValidationError(f"unknown field {name!r}, did you mean 'privacy'?", field=f"{field}.{name}")
 
 
 def _keyed(turn: Turn, message: Mapping[str, Any]) -> Turn:

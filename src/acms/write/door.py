@@ -75,6 +75,7 @@ def read_message(
     is one of a list, which it must not stop; alone it is an error, as everything that is wrong is when `strict`.
     """
     notes: dict[str, None] = {}
+    foreign.check_privacy_field(message, field)
 
     def refer(data: bytes, mime: str) -> str:
         notes[_NOT_KEPT] = None
