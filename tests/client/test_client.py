@@ -195,7 +195,7 @@ async def lists(session: Session) -> AsyncIterator[Any]:
     edited = [kept[1], {**kept[2], "content": "turn two"}, {"role": "user", "content": "new", "key": "k9"}]
     yield await session.sync(edited, gone="retract"), await session.history(limit=200)
     for wrong in (
-        session.ingest({"role": "user", "content": "x", "nobody": 1}),
+        session.ingest({"role": "user", "content": "x", "privcay": "block"}),
         session.ingest({"role": "user", "content": 5}),
         session.ingest({"role": "user", "content": "x"}, "y"),
         session.ingest_many(
@@ -203,7 +203,6 @@ async def lists(session: Session) -> AsyncIterator[Any]:
         ),
         session.sync(edited[::-1] + kept, insert="refuse"),
         session.sync(edited, gone="away"),  # type: ignore[arg-type]
-        session.sync([{"content": "x"}]),
         session.sync("no list"),  # type: ignore[arg-type]
     ):
         yield (await outcome(wrong))[:2]  # what is at fault has its name on the wire

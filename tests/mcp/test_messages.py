@@ -49,7 +49,7 @@ CASES = (
     Case(_remember(3, "", b"\xff\xfe\xc3("), 3, STORED),
     Case(_remember(4, "", b"\xed\xa0\xbd"), 4, STORED),
     Case(_remember(5, "a\x01\x1b\x7f\x85b"), 5, STORED),
-    Case(_remember(6, "NUL \0"), 6, REFUSED),
+    Case(_remember(6, "NUL \0"), 6, STORED),
     Case(_remember(7, "", b"a\x00b"), 7, PARSE),
     Case(_remember(8, "", b"a\x01b"), 8, PARSE),
     Case(_remember(9, "", b"a\rb"), 9, PARSE),

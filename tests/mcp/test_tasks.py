@@ -90,7 +90,7 @@ def local(session: ACMS, *extensions: Any, mode: str = "auto") -> Client:
 async def test_a_reflection_is_a_task_and_its_facts_are_there_when_it_has_ended(session: ACMS) -> None:
     tasks = Tasks()
     async with local(session, tasks) as client:
-        said = {"text": "My name is Ada. I live in Lyon.", "origin": "user", "then": "reflect"}
+        said = {"text": "Decision: the office is in Lyon.", "origin": "user", "then": "reflect"}
         done = await client.call_tool("remember", said)
         assert not done.is_error, done
         assert done.structured_content["job"] == {

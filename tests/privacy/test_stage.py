@@ -640,7 +640,7 @@ async def test_a_blocked_message_is_not_found_by_what_it_says() -> None:
         await session.close_episode()
         for number in range(8):
             await session.ingest("user", f"Chatter {number} about the weather.")
-        items = await session.recall("staircase vault", token_budget=1000, include_current_episode=False)
+        items = await session.recall("staircase vault", budget=1000, min_relevance=0.1)
         assert blocked not in [item.id for item in items]
         assert items.ledger.why(blocked).relevance == 0
 

@@ -311,12 +311,7 @@ FAULTS = [
     Fault(
         "units split a tool group", "memory",
         code(in_force, "units",
-             ("found.append(Unit(tuple(members)))", "found.extend(Unit((member,)) for member in members)")),
-        "story",
-    ),
-    Fault(
-        "units show an open group in the middle", "memory",
-        code(in_force, "units", ("elif index == len(sequence) - 1:", "elif True:")),
+             ("found.append(Unit(tuple(members), complete=calls <= answered))", "found.extend(Unit((member,)) for member in members)")),
         "story",
     ),
     Fault(

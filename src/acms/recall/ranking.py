@@ -131,7 +131,8 @@ class Ranking:
 
     def scores_of(self, places: Ints) -> list[float]:
         """Return what some messages are worth for their tokens, in [0, 1]."""
-        found: list[float] = (self._order[places] / np.float32(self.best or 1)).tolist()
+        # rounded, for the last bits depend on how an index is cut into segments
+        found: list[float] = (self._order[places].astype(np.float64) / (self.best or 1)).round(6).tolist()
         return found
 
     def leader_scores(self, places: Ints) -> list[float]:
