@@ -111,7 +111,7 @@ def test_every_line_is_answered_and_the_process_goes_on(tmp_path: Path) -> None:
         for case in CASES:
             answer = ask(case.sent)
             assert (answer["id"], _outcome(answer)) == (case.id, case.answer), _shown(case)
-        assert _outcome(ask(_remember(29, "x" * 5_000_000))) == REFUSED
+        assert _outcome(ask(_remember(29, "x" * 5_000_000))) == STORED
         several = b"[" + _ping("30") + b',5,{"jsonrpc":"2.0","method":"x"},' + _ping("31") + b"]"
         assert ask(several)["id"] == 30
         assert json.loads(process.stdout.readline())["id"] == 31

@@ -311,7 +311,8 @@ FAULTS = [
     Fault(
         "units split a tool group", "memory",
         code(in_force, "units",
-             ("found.append(Unit(tuple(members), complete=calls <= answered))", "found.extend(Unit((member,)) for member in members)")),
+             ("found.append(Unit(tuple(members), complete=calls <= answered))",
+              "found.extend(Unit((member,)) for member in members)")),
         "story",
     ),
     Fault(

@@ -186,6 +186,8 @@ async def remember(memory: Memory, given: Remember) -> Mapping[str, Json]:
     A fact replaces what is known of its subject and attribute.
     """
     fact = _address(given)
+    if not given.text.strip():
+        raise ValidationError("says nothing", field="text")
     role = "user" if given.origin == "user" else "assistant"
     message: dict[str, Any] = {"role": role, "content": given.text, "origin": given.origin, "key": given.key}
     try:
