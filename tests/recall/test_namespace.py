@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from acms import ACMS, ValidationError, open_storage
-from acms.model import ContextDraft, Entry, Kind, Source, ToolCall, ToolResult
+from acms.model import ContextDraft, Entry, Kind, Source, ToolCall
 from acms.ports import StorageBackend
 from acms.testing import HashEmbedder
 from tests.support.talk import Bare, session_on
@@ -283,23 +283,20 @@ class Story:
         groups: dict[tuple[str, str], list[Entry]] = {}
         for one in found:
             groups.setdefault((one.context, one.group or one.id), []).append(one)
-        newest = (await asker.entries())[-1:]
         shown = [
             one
             for (context, _), members in groups.items()
-            if whole(members, newest) and any(lets(member, names[context], where or {}) for member in members)
+            if can_be_shown(members) and any(lets(member, names[context], where or {}) for member in members)
             for one in members
         ]
         return {one.id: names[one.context] for one in shown}
 
 
-def whole(members: Sequence[Entry], newest: Sequence[Entry]) -> bool:
-    """Whether a tool group can be shown: with its calls and all answers, or while it is the newest that is asked."""
-    calls = {part.call_id for one in members for part in one.parts if isinstance(part, ToolCall)}
-    answers = {part.call_id for one in members for part in one.parts if isinstance(part, ToolResult)}
+def can_be_shown(members: Sequence[Entry]) -> bool:
+    """Whether a tool group can be shown: with its calls, answered or interrupted."""
     if members[0].group is None:
         return True
-    return bool(calls) and (calls <= answers or members[-1:] == newest)
+    return any(isinstance(part, ToolCall) for one in members for part in one.parts)
 
 
 def lets(one: Entry, session: str, where: Mapping[str, Any]) -> bool:
