@@ -17,7 +17,7 @@ from acms.errors import ValidationError
 from acms.log import validation
 from acms.log.inline_media import Keep, Place, kept, lifted, referred
 from acms.log.native_items import AS_GIVEN, RESPONSES, call_of_result, read_call, read_result
-from acms.model import Json, Part, Privacy, Raw, Reasoning, Text, ToolCall, ToolResult
+from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 
 __all__ = ["AS_GIVEN", "FIELDS", "KNOWN", "Keep", "Turn", "of_gemini", "read"]
 
@@ -99,9 +99,7 @@ def read(
 
 
 def check_privacy_field(message: Mapping[str, Any], field: str) -> None:
-    """Refuse a privacy that is none, and a field nearly called so: what they are to protect would be in the open."""
-    if message.get("privacy") is not None:
-        validation.choice(message["privacy"], Privacy, f"{field}.privacy")
+    """Refuse a field that is nearly called "privacy": what it is to protect would be stored in the open."""
     if unknown := [name for name in message if isinstance(name, str) and name not in KNOWN]:
         from difflib import get_close_matches  # few messages have fields that nobody knows
 

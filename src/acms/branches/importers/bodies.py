@@ -22,9 +22,9 @@ from acms.branches.importers.repeats import Repeats
 from acms.branches.importers.shapes import any_of, has, is_list, is_object, is_text
 from acms.branches.importers.source import Source
 from acms.branches.importers.trajectories import read_chat_message
-from acms.branches.importers.turns import refer_by_hash
 from acms.log import foreign
 from acms.log.foreign import Turn
+from acms.log.repair import refer_by_hash
 from acms.model import Json
 
 __all__ = ["ANTHROPIC", "CHAT_LOG", "GEMINI", "RESPONSES", "read"]

@@ -12,10 +12,11 @@ from typing import cast
 from acms.branches import limits
 from acms.branches.importers.conversation import moment
 from acms.branches.importers.source import EXPECTED, LINES, is_object, parse_record
-from acms.branches.importers.turns import admit_turn, count_records, refer_by_hash
+from acms.branches.importers.turns import admit_turn, count_records
 from acms.errors import TooLargeError, ValidationError
 from acms.log import foreign, validation
 from acms.log.foreign import Turn
+from acms.log.repair import refer_by_hash
 from acms.model import Json, Role
 
 __all__ = ["LineReader", "read_chat", "read_lines"]

@@ -1,9 +1,9 @@
 """Sessions of Claude Code: `~/.claude/projects/<project>/<session>.jsonl`, one event a line.
 
 The blocks of one answer are on several lines with the same `message.id` and become one message. Results of parallel
-calls may stand between them. Side chains, the work of subagents, are sessions of their own. Not read is what only the
-program needs: meta lines, snapshots, queues, progress, its own error messages, and the summary that a compaction wrote
-of messages that the file has.
+calls may stand between them. Side chains are sessions of their own. Not read is what only the program needs: meta
+lines, snapshots, queues, progress, its own error messages, and the summary that a compaction wrote of messages that the
+file has.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 from acms.branches.importers.conversation import Conversation, make_turn, mapping
 from acms.branches.importers.shapes import any_of, has, is_object
 from acms.branches.importers.source import Source
-from acms.branches.importers.turns import refer_by_hash
 from acms.log import foreign
 from acms.log.foreign import Turn
+from acms.log.repair import refer_by_hash
 from acms.model import EMPTY, Json
 
 __all__ = ["SHAPES", "read"]

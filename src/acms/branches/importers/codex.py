@@ -23,9 +23,9 @@ from acms.branches.importers.conversation import (
 )
 from acms.branches.importers.shapes import any_of, has, is_object
 from acms.branches.importers.source import Source
-from acms.branches.importers.turns import refer_by_hash
 from acms.log import foreign
 from acms.log.foreign import Turn
+from acms.log.repair import refer_by_hash
 from acms.model import Json, Part, Reasoning
 
 __all__ = ["SHAPES", "read"]

@@ -11,10 +11,10 @@ from typing import Any
 from acms.branches.importers.conversation import Conversation, make_turn, mapping, mappings, text_of
 from acms.branches.importers.shapes import has, is_list, is_object, is_text
 from acms.branches.importers.source import Source
-from acms.branches.importers.turns import refer_by_hash
 from acms.errors import ValidationError
 from acms.log import foreign
 from acms.log.foreign import Turn
+from acms.log.repair import refer_by_hash
 from acms.model import EMPTY, Json, Origin
 
 __all__ = ["SWE_AGENT", "TAU_BENCH", "read_chat_message", "read_swe_agent", "read_tau_bench"]

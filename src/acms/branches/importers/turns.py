@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from hashlib import sha256
 
 from acms.branches import limits
 from acms.errors import TooLargeError, ValidationError
 from acms.log import foreign, validation
 from acms.log.foreign import Turn
+from acms.log.repair import refer_by_hash
 from acms.log.trust import LEADING
 from acms.model import Origin, Privacy, Role
 
-__all__ = ["admit_conversation", "admit_turn", "count_records", "refer_by_hash"]
+__all__ = ["admit_conversation", "admit_turn", "count_records"]
 
 
 def admit_turn(turn: Turn, *, trust: bool) -> Turn:
@@ -71,8 +71,3 @@ def count_records(turns: Iterator[Turn], name: str) -> Iterator[Turn]:
         if number > limits.RECORDS:
             raise TooLargeError(f"has more than {limits.RECORDS:,} messages", field=name)
         yield turn
-
-
-def refer_by_hash(data: bytes, mime: str) -> str:
-    """Refer to bytes that the file itself holds."""
-    return f"sha256:{sha256(data).hexdigest()}"
