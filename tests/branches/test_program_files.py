@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from acms import ToolCall, ToolResult
+from acms import ACMS, Prompt, ToolCall, ToolResult, open_storage
 from acms.branches.importers import open_import, read_export
 from acms.errors import ValidationError
 from tests.branches.program_files import ARGUMENTS, FILES, START, WITH_TOOLS, File
+from tests.providers.test_transcripts import CODECS
 
 
 def written(folder: Path, file: File) -> Path:
@@ -100,3 +101,16 @@ def test_a_last_line_that_is_not_finished_is_left_for_the_next_time(tmp_path: Pa
     assert [text_of(turn) for turn in export.conversations[0].messages] == [
         said for _, said in file.messages[:-1]
     ]
+
+
+@pytest.mark.parametrize("name", FILES)
+async def test_requests_of_an_imported_file_are_valid(name: str, tmp_path: Path) -> None:
+    for conversation in read_export(written(tmp_path, FILES[name])).conversations:
+        async with ACMS("imported", open_storage("memory://"), None) as session:
+            await session.ingest_many(list(conversation.messages))
+            for codec, violations in CODECS:
+                prompt = (
+                    Prompt(codec).history(session).recall(session, "Which database?").user("Which database?")
+                )
+                rendered = await prompt.render(budget=2_000)
+                assert violations(dict(rendered.payload)) == [], codec.name
