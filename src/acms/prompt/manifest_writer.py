@@ -38,7 +38,7 @@ from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, under_days
 from acms.results import UNSURE, Ledger, Verdict
 from acms.text.chat_messages import ORPHAN, RECALLED, SUMMARY
 
-_CUT = re.compile(r"(\s*\[…\]\s*)")
+_CUT = re.compile(r"(\s*\[…[^\]\n]*\]\s*)")
 """What a cut leaves between two stretches of a text: the mark of `plan.CUT`, and the blanks around it."""
 _CLOSINGS = (RECALLED[1], SUMMARY[1], ORPHAN[1])
 _LEAD = re.compile(r": |\n")

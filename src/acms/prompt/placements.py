@@ -32,7 +32,6 @@ from acms.ports import Codec, TokenCounter
 from acms.prompt.cache_forecast import hoisted
 from acms.prompt.manifest import Quote, Segment, canonical
 from acms.prompt.manifest_writer import Quotable, fingerprint, joined_text, quoted
-from acms.prompt.truncate import shortened
 from acms.prompt_types import PromptMessage, Tool
 from acms.results import ContextItem
 from acms.text import condense
@@ -51,6 +50,8 @@ BEGUN = 0.4
 
 RESULT = 12
 """A condensed output of a tool takes one part in so many of a prompt."""
+NEWEST_RESULT = 0.85
+"""Share of the room that the newest output of a tool may fill, if it does not fit whole."""
 
 FILLED = 0.6
 """Share of what a recall may take that is filled by score alone."""
@@ -64,7 +65,7 @@ FAR = 32
 CUTOFF = 0.2
 """Least relevance, beside the best answer, of what is recalled beyond that."""
 
-_BREAK = re.compile(rf"{re.escape(condense.CUT)}|\n")
+_BREAK = re.compile(rf"{condense.MARK.pattern}|\n")
 
 _REASONING = ("reasoning", "redacted_thinking")
 """Types of items that hold encrypted reasoning."""
@@ -342,31 +343,61 @@ def _part_text(part: Part) -> str:
 
 def shows(text: str | None, content: str) -> bool:
     """Return whether what is shown of an entry, None for nothing, says what a recall would say of it."""
-    if text is None or condense.CUT not in text:
+    if text is None or not condense.MARK.search(text):
         return text is not None
     return all(fragment.strip() in text for fragment in _BREAK.split(content))
 
 
-def condensed(unit: Atom, tokens: int, counter: TokenCounter) -> Atom:
-    """Return a unit in which no output of a tool has more than so many tokens; the whole of it stays in the log."""
+def condensed(unit: Atom, tokens: int, counter: TokenCounter, question: str) -> Atom:
+    """Return a finished tool call in which no arguments and no output have more than so many tokens.
+
+    The whole of it stays in the log. Of an output, what shares words with the question is kept first.
+    """
     if not any(message.role is Role.TOOL for message in unit.messages):
         return unit
-    return unit._replace(messages=tuple([_condensed(one, tokens, counter) for one in unit.messages]))
+    found = [_condensed(one, tokens, counter, question) for one in unit.messages]
+    return unit._replace(messages=tuple(found))
 
 
-def _condensed(message: PromptMessage, tokens: int, counter: TokenCounter) -> PromptMessage:
+def _condensed(message: PromptMessage, tokens: int, counter: TokenCounter, question: str) -> PromptMessage:
     known = message.tokens if message.counter == counter.name else None
-    if message.role is not Role.TOOL or (known is not None and known <= tokens):
+    if message.role is Role.TOOL and known is not None and known <= tokens:
         return message
-    parts = tuple([_shorter(part, tokens, counter) for part in message.parts])
+    entry = message.sources[0] if message.sources else ""
+    parts = tuple([_shorter(part, tokens, counter, question, entry) for part in message.parts])
     return message if parts == message.parts else replace(message, parts=parts, tokens=None, counter="")
 
 
-def _shorter(part: Part, tokens: int, counter: TokenCounter) -> Part:
+def _shorter(part: Part, tokens: int, counter: TokenCounter, question: str, entry: str) -> Part:
+    if isinstance(part, ToolCall):
+        arguments = condense.condense_arguments(part.arguments, tokens, counter)
+        return part if arguments == part.arguments else replace(part, arguments=arguments)
     if not isinstance(part, ToolResult):
         return part
-    text = condense.condensed(part.output, tokens, counter) or shortened(part.output, tokens, counter)
-    return replace(part, output=text or part.output)
+    output = condense.condense_output(part.output, tokens, counter, question=question, entry=entry)
+    return replace(part, output=output or part.output)
+
+
+def variable_costs(unit: Atom, counter: TokenCounter) -> list[int]:
+    """Return the tokens of each part of a tool call that may be condensed: arguments and outputs."""
+    return [
+        counter.count(part.arguments if isinstance(part, ToolCall) else part.output)
+        for message in unit.messages
+        for part in message.parts
+        if isinstance(part, ToolCall | ToolResult)
+    ]
+
+
+def level(costs: Sequence[int], room: int) -> int:
+    """Return the most that each of some costs may keep so that together they take no more than a room."""
+    left = room
+    ascending = sorted(costs)
+    for place, cost in enumerate(ascending):
+        share = left // (len(ascending) - place)
+        if cost > share:
+            return max(0, share)
+        left -= cost
+    return ascending[-1] if ascending else room
 
 
 def without_reasoning(unit: Atom) -> Atom:

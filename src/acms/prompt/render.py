@@ -44,13 +44,14 @@ from acms.prompt.manifest_writer import considered, ledger
 from acms.prompt.manifest_writer import written as written_manifest
 from acms.prompt.resolve import Request, Resolved, Resolver, allowed, laid_out, remembering
 from acms.prompt.staying import TRIES, Pair, Staying, pair, set_apart
+from acms.prompt.staying import Placed as History
 from acms.prompt.steps import Log, Readable, Recalling, Shrinking, Step, at, replaced
 from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage, Use
 from acms.results import ContextItems, Ledger
 
 __all__ = ["Rendered", "Report", "Request"]
 
-CONDENSED = "an output of a tool that did not fit whole is condensed to its ends and what stands out in it"
+CONDENSED = "part of a tool call that did not fit whole: its ends, and what the question names or stands out in it"
 OVERTAKEN = (
     "the next request of this prompt loses the provider's cache: the record of where this one shows what was recalled "
     "could not be stored (other renders of the prompt stored theirs first)"
@@ -379,9 +380,11 @@ class _Render:
                 continue
             self._left += [_older(atom, path) for atom in placed.older]
             self._left += [
-                Left((id,), path, "condensed", CONDENSED, 0, gone=False) for id in placed.condensed
+                Left((id,), path, "condensed", CONDENSED, whole - shown, gone=False)
+                for id, (whole, shown) in placed.condensed.items()
             ]
-            self._warnings += staying.warnings if kept else [*staying.warnings, OVERTAKEN]
+            self._warnings += [*staying.warnings, *_newest_cut(placed)]
+            self._warnings += [] if kept else [OVERTAKEN]
             return done
 
     async def _staying(
@@ -673,6 +676,17 @@ def _older(atom: Atom, path: str) -> Left:
     ids = tuple([id for message in atom.messages for id in message.sources])
     tokens = sum([message.tokens or 0 for message in atom.messages])
     return Left(ids, path, "window", "older than the newest messages, with which the history begins", tokens)
+
+
+def _newest_cut(placed: History) -> list[str]:
+    """Return a warning for each part of the newest tool call that is not shown whole."""
+    newest = next((node for node in reversed(placed.nodes) if isinstance(node, Atom)), None)
+    shown = () if newest is None else [id for message in newest.messages for id in message.sources]
+    found = {id: placed.condensed[id] for id in shown if id in placed.condensed}
+    return [
+        f"of the newest tool call {kept:,} of {whole:,} tokens of {id} are shown"
+        for id, (whole, kept) in found.items()
+    ]
 
 
 def _before_all(tree: Scope, priority: int) -> tuple[Scope, int]:

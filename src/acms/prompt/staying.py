@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from acms.errors import SessionNotFoundError
@@ -109,8 +110,8 @@ class Placed(NamedTuple):
     log: LogRead | None
     #: What was read and is older than the start of an epoch that begins.
     older: tuple[Atom, ...] = ()
-    #: Ids of outputs of tools that are shown condensed.
-    condensed: tuple[str, ...] = ()
+    #: Messages of tool calls that are shown condensed, by id: tokens of the whole, and of what is shown.
+    condensed: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
 
 Ask = Callable[[int, bool], Awaitable[ContextItems]]
@@ -155,8 +156,8 @@ class Staying:
         self._record: PlacementRecord | None = None
         self._was: Placements | None = None
         self._items: dict[tuple[int, bool], ContextItems] = {}
-        #: Of the calls whose outputs are shown condensed, by version: which of their messages.
-        self._short: dict[int, tuple[str, ...]] = {}
+        #: Of the calls whose outputs are shown condensed, by version: tokens of each message, whole and as shown.
+        self._short: dict[int, dict[str, tuple[int, int]]] = {}
         #: What the caller should know about the placement that was made last, see `warnings`.
         self._notes: list[str] = []
         #: Whether an epoch begins in any case, and whether one began.
@@ -297,7 +298,10 @@ class Staying:
         """Add what the newest turn needs behind what was shown; None when it does not fit."""
         if not self._same_labels(kept, read):
             return None
-        units, outputs = self._outputs_since(kept, read, _reasoned(read.units, kept.began))
+        sized = self._outputs_since(kept, read, _reasoned(read.units, kept.began))
+        if sized is None:
+            return None
+        units, outputs = sized
         kept, read = kept._replace(outputs=tuple(sorted(outputs.items()))), read._replace(units=units)
         place = self._turn(read.lead, units)
         if self._recall is not None and not self._answered(kept.blocks, units, place):
@@ -332,13 +336,13 @@ class Staying:
     async def _begin(self, before: Sequence[Atom]) -> Placed:
         """Begin an epoch: the newest messages, and what answers now; `before` is what one that cannot go on showed."""
         read = await self._with_instructions(await self._read_newest())
-        whole = _reasoned(read.units, read.gathered.version)
-        units, outputs = self._outputs(read, whole)
+        whole_units = _reasoned(read.units, read.gathered.version)
+        units, outputs = self._outputs(read, whole_units)
         costs = [self._cost([unit]) for unit in units]
         start = self._start(read, units, costs)
         read = self._with_question(read, units[:start], costs)
         room = self._room - self._cost(read.lead)
-        loops, now = self._loops(whole, costs, before)
+        loops, now = self._loops(whole_units, costs, before)
         spare = self._spare(units, costs, loops, now)
         found: tuple[Piece, ...] = ()
         if self._recall is not None:
@@ -346,9 +350,12 @@ class Staying:
             depth = left if start == 0 and read.whole else self._first_depth(left, spare, loops, now)
             seen = placements.visible([*read.lead, *units[start:]], (), self._told)
             found = await self._answers(depth, seen, single=spare is not None or loops > 0)
-            most = int(room * placements.BEGUN) if spare is None else room - spare
-            start, found = self._filled(units, costs, start, most, found)
-        older, read = tuple(units[:start]), read._replace(units=units[start:])
+        most = room - spare if spare is not None else int(room * placements.BEGUN)
+        if sum(costs[start:]) > placements.HALF * room:  # the next turn will not fit in any case
+            most = room
+        start, found = self._filled(units, costs, start, most, found)
+        older = tuple(units[:start])
+        read = read._replace(units=self._sized(whole_units[start:], outputs, _question_of(read.lead)))
         place = self._turn(read.lead, read.units)
         blocks = () if self._recall is None else (self._block(read, read.units, place, found),)
         whole = start == 0 and read.whole
@@ -372,76 +379,98 @@ class Staying:
     def _outputs(self, read: Read, units: Sequence[Atom]) -> tuple[list[Atom], dict[int, int]]:
         """Return the units an epoch may begin with, and the tokens that the outputs of each call have at most.
 
-        All are whole when all that was said fits. Else it is the turn in hand whose outputs are: the newest if the room
-        holds it beside the question, others while they take no more than half of it. The rest is condensed.
+        All are whole when all that was said fits. Else the newest output may fill what the question leaves of the
+        room, others of the turn what is left of half of it; the rest is condensed.
         """
         room = self._room - self._cost(read.lead)
         short, tokens = self._condensed(units, {})
         if read.whole and self._cost(units) <= room:
             tokens = dict.fromkeys(tokens, self._room)
             return self._sized(units, tokens), tokens
-        last, half = len(units) - 1, int(room * placements.HALF)
+        last = len(units) - 1
         turn = min(placements.turn(units, asked=self._asked), max(0, last))
         own = self._cost(short[turn:])
         for place in range(last, turn - 1, -1):
-            unit, cost = units[place], self._cost([units[place]])
+            unit = units[place]
             if unit.first not in tokens:
                 continue
-            own += cost - self._cost([short[place]])
-            besides = self._cost([units[turn]]) if turn < last else 0
-            if own <= half or (place == last and cost + besides <= room):
-                tokens[unit.first] = self._room
-                continue
-            own -= cost - self._cost([short[place]])
-            if place == last:
-                tokens[unit.first] = max(self._result, half // max(1, len(unit.messages) - 1))
+            besides = own - self._cost([short[place]])
+            left = int(room * placements.HALF) - besides
+            if place == last:  # all of the turn but its question may go for it
+                asking = self._cost([units[turn]]) if turn < last else 0
+                left = max(left, int((room - asking) * placements.NEWEST_RESULT))
+            tokens[unit.first] = self._tokens_within(unit, left)
+            own = besides + self._cost(self._sized([unit], tokens))
         return self._sized(units, tokens), tokens
+
+    def _tokens_within(self, unit: Atom, room: int) -> int:
+        """Return the tokens that each output of a call may have so that the call takes no more than a room."""
+        counter = self._codec.counter
+        whole = self._cost([unit])
+        if whole <= room:
+            return self._room
+        costs = placements.variable_costs(unit, counter)
+        return max(self._result, placements.level(costs, room - (whole - sum(costs))))
 
     def _outputs_since(
         self, kept: Placements, read: Read, units: Sequence[Atom]
-    ) -> tuple[list[Atom], dict[int, int]]:
+    ) -> tuple[list[Atom], dict[int, int]] | None:
         """Return the same of an epoch that goes on: what was shown stays as it was.
 
         New outputs of the turn in hand are whole where they fit what is left; all of them where all that was said does.
+        None where the newest output is shown by less than half of what a new epoch would show of it.
         """
         known = dict(kept.outputs)
-        short, tokens = self._condensed(units, known)
+        question = _question_of(read.lead)
+        short, tokens = self._condensed(units, known, question)
         new = [place for place, unit in enumerate(units) if unit.first in tokens and unit.first not in known]
         new = [place for place in new if units[place].first > kept.began]
         if not new:
             return short, tokens
         if read.whole:
             whole = tokens | {units[place].first: self._room for place in new}
-            shown = self._sized(units, whole)
+            shown = self._sized(units, whole, question)
             if self._left(kept, read._replace(units=shown)) >= 0:
                 return shown, whole
         left = self._left(kept, read._replace(units=short))
         turn = min(self._turn(read.lead, units), len(units) - 1)
         for place in reversed([place for place in new if place >= turn]):
             unit = units[place]
-            more = self._cost([unit]) - self._cost([short[place]])
-            if more <= left:
-                tokens[unit.first] = self._room
-                left -= more
-        return self._sized(units, tokens), tokens
+            before = self._cost([short[place]])
+            whole_fits = self._cost([unit]) - before <= left
+            room = before + (left if whole_fits else int(left * placements.NEWEST_RESULT))
+            tokens[unit.first] = self._tokens_within(unit, max(room, before))
+            if place == len(units) - 1 and tokens[unit.first] < self._room:
+                if room < placements.HALF * placements.NEWEST_RESULT * self._room:
+                    return None
+            left -= self._cost(self._sized([unit], tokens)) - before
+        return self._sized(units, tokens, question), tokens
 
     def _condensed(
-        self, units: Sequence[Atom], tokens: Mapping[int, int]
+        self, units: Sequence[Atom], tokens: Mapping[int, int], question: str = ""
     ) -> tuple[list[Atom], dict[int, int]]:
         """Return units as they were shown, all others condensed, and the tokens of all outputs that are too long."""
-        found = self._sized(units, tokens)
+        found = self._sized(units, tokens, question)
         return found, dict.fromkeys(self._short, self._result) | dict(tokens)
 
-    def _sized(self, units: Sequence[Atom], tokens: Mapping[int, int]) -> list[Atom]:
-        """Return units whose outputs of tools have no more than so many tokens, by the version of the call."""
+    def _sized(self, units: Sequence[Atom], tokens: Mapping[int, int], question: str = "") -> list[Atom]:
+        """Return units whose tool calls have no longer parts than so many tokens, by the version of the call.
+
+        What is kept of an output depends on the message of the user before it; `question` is that before all units.
+        """
         self._short = {}
         found: list[Atom] = []
         for unit in units:
-            sized = placements.condensed(unit, tokens.get(unit.first, self._result), self._codec.counter)
+            first = unit.messages[0]
+            if first.role is Role.USER and not any(map(is_summary, first.sources)):
+                question = first.text
+            most = tokens.get(unit.first, self._result)
+            sized = placements.condensed(unit, most, self._codec.counter, question)
             both = zip(sized.messages, unit.messages, strict=True)
-            cut = [id for one, was in both if one is not was for id in one.sources]
+            cost = self._codec.cost
+            cut = {id: (cost(was), cost(one)) for one, was in both if one is not was for id in one.sources}
             if cut:
-                self._short[unit.first] = tuple(cut)
+                self._short[unit.first] = cut
             found.append(sized)
         return found
 
@@ -570,8 +599,9 @@ class Staying:
         log = LogRead(self._session, gathered, complete, self._context.lineage, kept.first)
         lead = [unit._replace(mandatory=True) for unit in read.lead]
         nodes = (*lead, *placements.woven(content.kept(read.units), shown))
-        short = [id for unit in read.units for id in self._short.get(unit.first, ())]
-        return Placed(nodes, kept if self._keeps else None, log, condensed=tuple(short))
+        short = [self._short[unit.first] for unit in read.units if unit.first in self._short]
+        condensed = {id: tokens for one in short for id, tokens in one.items()}
+        return Placed(nodes, kept if self._keeps else None, log, condensed=condensed)
 
     def _cost(self, nodes: Iterable[Atom | Composed]) -> int:
         """Return the raw tokens of some nodes."""
@@ -722,6 +752,12 @@ def _reasoned(units: Sequence[Atom], began: int) -> list[Atom]:
 def _level(unit: Atom) -> tuple[str, int]:
     """Return a message that stands in front, whole, as it is kept."""
     return unit.messages[0].sources[0], 0
+
+
+def _question_of(lead: Sequence[Atom]) -> str:
+    """Return the message of the user that stands in front of a history; "" when none does."""
+    said = [unit.messages[0] for unit in lead if unit.messages[0].role is Role.USER]
+    return next((one.text for one in reversed(said) if not any(map(is_summary, one.sources))), "")
 
 
 def _calls(units: Sequence[Atom]) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from acms.model import Part, Text, ToolResult
+from acms.model import Part, Text, ToolCall, ToolResult
 from acms.plan.nodes import Keep
 from acms.ports import Codec, TokenCounter
 from acms.prompt_types import PromptMessage
+from acms.text.condense import condense_arguments
 
 MARK = "[…]"
 """Stands for what was cut off a text."""
@@ -50,19 +51,21 @@ def cut(
 ) -> tuple[tuple[PromptMessage, ...], tuple[int, ...]]:
     """Return the messages of one unit with what they cost, within `room` or as close to it as cutting gets.
 
-    Results of tools are cut first, the longest ones to an equal length; then texts. Calls, reasoning and media are
-    never cut, and a role never changes.
+    Results of tools are cut first, the longest ones to an equal length; then texts, then arguments of calls that have
+    a result. Reasoning and media are never cut, and a role never changes.
     """
     written, priced = list(messages), list(costs)
-    for tools in (True, False):
-        places = [index for index, message in enumerate(written) if _has_result(message) is tools]
+    answered = any(map(_has_result, written))
+    kinds = [(_has_result, _cut), (_has_text, _cut), (lambda one: answered and _has_call(one), _cut_calls)]
+    for is_kind, cut_one in kinds:
+        places = [index for index, message in enumerate(written) if is_kind(message)]
         over = sum(priced) - room
         if over <= 0 or not places:
             continue
         level = _level([priced[index] for index in places], over)
         for index in places:
             if priced[index] > level:
-                written[index], priced[index] = _cut(written[index], priced[index], level, codec, keep)
+                written[index], priced[index] = cut_one(written[index], priced[index], level, codec, keep)
     return tuple(written), tuple(priced)
 
 
@@ -83,6 +86,26 @@ def _cut(
     if not text:
         return message, cost
     _, shorter, price = cut_text(text, lambda content: _with(message, content), room, codec, keep)
+    return (shorter, price) if price < cost else (message, cost)
+
+
+def _cut_calls(
+    message: PromptMessage, cost: int, room: int, codec: Codec, _: Keep | None
+) -> tuple[PromptMessage, int]:
+    """Return a message of which the calls have shorter arguments, inside valid JSON."""
+    calls = [part for part in message.parts if isinstance(part, ToolCall)]
+    arguments = sum(codec.counter.count(call.arguments) for call in calls)
+    most = max(1, (arguments - (cost - room)) // len(calls))
+    parts = tuple(
+        [
+            replace(part, arguments=condense_arguments(part.arguments, most, codec.counter))
+            if isinstance(part, ToolCall)
+            else part
+            for part in message.parts
+        ]
+    )
+    shorter = replace(message, parts=parts, tokens=None, counter="")
+    price = codec.cost(shorter)
     return (shorter, price) if price < cost else (message, cost)
 
 
@@ -110,6 +133,14 @@ def cut_text(
 
 def _has_result(message: PromptMessage) -> bool:
     return any(isinstance(part, ToolResult) for part in message.parts)
+
+
+def _has_call(message: PromptMessage) -> bool:
+    return any(isinstance(part, ToolCall) for part in message.parts)
+
+
+def _has_text(message: PromptMessage) -> bool:
+    return not _has_result(message)
 
 
 def _text(message: PromptMessage) -> str:

@@ -16,12 +16,12 @@ from acms.log import summary_levels, trust
 from acms.log.encoding import locate
 from acms.log.in_force import FACT, Demotion, Doc, Lone, Unit, shown_role, speaker
 from acms.log.validity import labelled
-from acms.model import Entry, Kind, Media, Origin, Part, Privacy, Role, Source, Span, ToolResult
+from acms.model import Entry, Kind, Media, Origin, Part, Privacy, Role, Source, Span, ToolCall, ToolResult
 from acms.ports import Frame, TokenCounter
 from acms.privacy.modes import Cleared
 from acms.prompt_types import SEPARATOR, speak, under_days
 from acms.results import UNSURE, Certainty, ContextItem, Ledger, Others, Verdict, joined, spoken
-from acms.text.condense import records
+from acms.text.condense import condense_arguments, condense_output, split_records
 from acms.text.tokenizer import terms, words
 
 CUT = " […] "
@@ -403,7 +403,7 @@ def _excerpt(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame
     """Show the sentences of an item that share the most words with the query, in their order, within a budget."""
     asked = set(terms(words(query)))
     framing = frame.cost(item.role, (), _named(item))
-    found = records(item.content)
+    found = split_records(item.content)
     best = sorted(
         range(len(found)),
         key=lambda index: (-len(asked.intersection(terms(words(item.content[slice(*found[index])])))), index),
@@ -484,17 +484,19 @@ def _item(choice: Choice, entry: Entry, tokens: int, frame: Frame) -> ContextIte
 
 
 def cut_unit(items: list[ContextItem], budget: int, counter: TokenCounter, frame: Frame) -> list[ContextItem]:
-    """Cut the items of one unit to a budget: tool results first, calls never in part.
+    """Cut the items of one unit to a budget: the longest results of tools first, then arguments of finished calls.
 
     What does not fit at all stays as an empty item that costs nothing, so the unit is still whole and flagged.
     """
-    left = budget - sum(item.token_count for item in items)
-    for index in sorted(range(len(items)), key=lambda index: -items[index].token_count):
-        if left >= 0:
-            break
-        item = items[index]
-        if item.role is Role.TOOL or len(items) == 1:
-            shorter = _cut_item(item, max(0, item.token_count + left), counter, frame)
+    for cut_item in (_cut_item, _cut_arguments):
+        left = budget - sum(item.token_count for item in items)
+        for index in sorted(range(len(items)), key=lambda index: -items[index].token_count):
+            if left >= 0:
+                return items
+            item = items[index]
+            shorter = item
+            if cut_item is _cut_arguments or item.role is Role.TOOL or len(items) == 1:
+                shorter = cut_item(item, max(0, item.token_count + left), counter, frame)
             left += item.token_count - shorter.token_count
             items[index] = shorter
     if left < 0:
@@ -506,10 +508,35 @@ def _cut_item(item: ContextItem, budget: int, counter: TokenCounter, frame: Fram
     results = [part for part in item.parts if isinstance(part, ToolResult)]
     parts: tuple[Part, ...] = tuple(replace(part, output="") for part in results)
     framing = frame.cost(item.role, parts, _named(item))
-    content = cut(item.content, budget - framing, counter) if budget > framing else ""
+    content = ""
+    if budget > framing and results:
+        content = condense_output(item.content, budget - framing, counter, entry=item.id)
+    elif budget > framing:
+        content = cut(item.content, budget - framing, counter)
     if results:
         parts = (replace(results[0], output=content), *parts[1:])
     tokens = counter.count(content) + framing if content else min(framing if parts else 0, budget)
+    return replace(item, content=content, parts=parts, token_count=tokens, truncated=True)
+
+
+def _cut_arguments(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
+    """Return an item whose calls have shorter arguments, inside valid JSON; itself when that does not help."""
+    calls = [part for part in item.parts if isinstance(part, ToolCall)]
+    if not calls:
+        return item
+    over = item.token_count - budget
+    known = {call.call_id: counter.count(call.arguments) for call in calls}
+    most = max(1, (sum(known.values()) - over) // len(calls))
+    short = {call: condense_arguments(call.arguments, most, counter) for call in calls}
+    content = item.content
+    for call, arguments in short.items():
+        content = content.replace(call.arguments, arguments)
+    parts = tuple(
+        [replace(part, arguments=short[part]) if isinstance(part, ToolCall) else part for part in item.parts]
+    )
+    tokens = counter.count(content) + frame.cost(item.role, parts, _named(item))
+    if tokens >= item.token_count:
+        return item
     return replace(item, content=content, parts=parts, token_count=tokens, truncated=True)
 
 
