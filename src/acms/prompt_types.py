@@ -362,9 +362,9 @@ class RenderDetails(LoggedRender):
 SEPARATOR = "\n\n"
 """What stands between two paragraphs."""
 
-_DAY = r", \d{4}-\d\d-\d\d"
-_SPEAKERS = (*(role.value for role in Role), "fact", "summary")
-_DATED = re.compile(rf"([^\n:]{{1,300}}?)({_DAY}): ")
+_PLACE = r", (?:session [^\n]{1,255}?|this session)"
+_DATED = re.compile(rf"([^\n:]{{1,300}}?)((?:, \d{{4}}-\d\d-\d\d)?(?:{_PLACE})?): ")
+_SPEAKERS = (*(role.value for role in Role), "fact", "summary", "tool call")
 
 
 def speak(speaker: str | None, content: str) -> str:
@@ -372,22 +372,32 @@ def speak(speaker: str | None, content: str) -> str:
     return f"{speaker}: {content}" if speaker else content
 
 
-def paragraph(speaker: str | None, content: str, day: str | None = None) -> str:
+def paragraph(
+    speaker: str | None,
+    content: str,
+    day: str | None = None,
+    *,
+    place: str | None = None,
+    external: bool = False,
+) -> str:
     """Write what somebody said as a paragraph; a line in it that begins as one of a role does is quoted."""
-    if not speaker:
+    if speaker is None:
         return content
-    name = " ".join(speaker.split())
-    return speak(f"{name}, {day}" if day else name, quote_speakers(content, _SPEAKERS))
+    said = quote_speakers(content, _SPEAKERS)
+    if not speaker:
+        return said
+    name = " ".join(speaker.split()) + (" (external text)" if external else "")
+    return speak(", ".join([part for part in (name, day, place) if part]), said)
 
 
 def under_days(paragraphs: Iterable[str]) -> Iterator[str]:
-    """Leave the day out of a paragraph that follows one of the same day."""
-    before = None
+    """Leave the day and the session out of a paragraph that follows one of the same day in the same session."""
+    before = ""
     for text in paragraphs:
         dated = _DATED.match(text)
-        day = dated[2] if dated else None
-        yield f"{dated[1]}: {text[dated.end() :]}" if dated and day == before else text
-        before = day
+        heading = dated[2] if dated else ""
+        yield f"{dated[1]}: {text[dated.end() :]}" if dated and heading and heading == before else text
+        before = heading
 
 
 # ── texts in a frame ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -471,7 +481,7 @@ def _quotes(speakers: tuple[str, ...]) -> Callable[[re.Match[str]], str]:
     brackets = r"[(\[{<\u3010\u3014\u300c\u300e\u300a\u3008]"
     ends = r"[)\]}>\u3011\u3015\u300d\u300f\u300b\u3009]"
     names = "|".join(speakers)
-    attribute = rf"(?:, \d{{4}}-\d\d-\d\d|{brackets}[^:]*{ends})"
+    attribute = rf"(?:, \d{{4}}-\d\d-\d\d|, (?:this )?session[^:]*|{brackets}[^:]*{ends})"
     pattern = re.compile(rf"[\s*_#]*{brackets}*\s*(?:{names})[\s*_]*{ends}*(?:\s*{attribute})*[\s*_]*\Z")
 
     def quote(line: re.Match[str]) -> str:

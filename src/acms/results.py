@@ -376,7 +376,13 @@ def _ranked(items: Sequence[ContextItem]) -> list[ContextItem]:
 
 def spoken(item: ContextItem) -> str:
     """Write an item as a paragraph of a joined text."""
-    return paragraph(item.speaker, item.content, item.day)
+    return paragraph(item.speaker or None, item.content, item.day, external=is_external(item))
+
+
+def is_external(item: ContextItem) -> bool:
+    """Return whether an item is a message with text from outside: a page, a mail, a file."""
+    message = item.source is not Source.FACT and item.role is not None
+    return message and item.trust is Origin.EXTERNAL
 
 
 def joined(items: Iterable[ContextItem]) -> str:

@@ -166,22 +166,59 @@ class View:
         """
         if budget is not None and token_budget is not None:
             raise TypeError("recall() takes budget or token_budget, not both")
-        shared = self._shared
-        context = await self._find()
+        config = self._shared.config.recall
         named, budget = ("token_budget", token_budget) if budget is None else ("budget", budget)
-        budget = shared.config.recall.token_budget if budget is None else budget
         asked = replace(
-            self._asking(query, budget, named),
+            self._asking(query, config.token_budget if budget is None else budget, named),
             include_current=include_current_episode,
             min_relevance=validation.fraction(min_relevance, "min_relevance"),
             exclude=frozenset(validation.ids(exclude, "exclude")),
-            floor=shared.config.recall.current_episode_budget_pct,
+            floor=config.current_episode_budget_pct,
             namespace=self._everywhere(scope),
             where=None if where is None else request.where(where),
             limit=None if limit is None else validation.whole(limit, "limit", least=1),
             superseded=bool(include_superseded),
             relevant=bool(relevant_only),
         )
+        return await self._recalled(asked)
+
+    async def recall_for_prompt(
+        self,
+        query: str,
+        *,
+        budget: int,
+        others_whole: int = 0,
+        exclude: Iterable[str] = (),
+        scope: str | None = None,
+        min_relevance: float = 0.0,
+        where: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        include_superseded: bool = False,
+    ) -> ContextItems:
+        """Return what a prompt shows beside its history: what is above the cutoff, of the current episode too.
+
+        Without a `scope` all sessions of a named namespace are asked, in "default" and at a past version this one. What
+        other sessions say is shown whole, if all of it takes no more than `others_whole` tokens.
+        """
+        if scope is None:
+            shared = self._at is None and self.namespace != validation.UNNAMED
+            scope = "namespace" if shared else "session"
+        asked = replace(
+            self._asking(query, budget),
+            min_relevance=min_relevance,
+            exclude=frozenset(exclude),
+            namespace=self._everywhere(scope),
+            where=None if where is None else request.where(where),
+            limit=limit,
+            superseded=include_superseded,
+            relevant=True,
+            others_whole=others_whole,
+        )
+        return await self._recalled(asked)
+
+    async def _recalled(self, asked: request.Recall) -> ContextItems:
+        shared = self._shared
+        context = await self._find()
         if context is None and asked.namespace is None and not await self._profile():
             return shared.show("recall", self._blank(asked.budget))
         return shared.show("recall", await pipeline.recall(shared.reader(), context, self._at, asked))

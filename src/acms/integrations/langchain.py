@@ -30,7 +30,6 @@ from pydantic import ConfigDict
 from acms.errors import ConfigurationError
 from acms.integrations.langchain_messages import chat_message, completed, message_of, offered, stored
 from acms.integrations.left_out import LeftBehind, without
-from acms.integrations.model_input import scope_of
 from acms.integrations.sessions import Sessions
 from acms.log.repair import well_formed
 from acms.ports import StorageBackend
@@ -122,7 +121,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             log = without(session, hidden)
             prompt = prompt.history(log)
             if (asked := well_formed(asked)).strip():
-                prompt = prompt.recall(log, asked, scope=scope_of(session))
+                prompt = prompt.recall(log, asked)
             rendered = await prompt.render(self._budget)
             sources = [message.sources for message in rendered.messages[written:]]
             entries = {entry.id: entry for entry in await session.entries(len(sources) + len(hidden))}

@@ -123,8 +123,8 @@ class _Without:
                 return replace(found, units=units)
             more = lost
 
-    async def recall(self, query: str, *, exclude: Iterable[str] = (), **how: Any) -> ContextItems:
-        return await self._session.recall(query, exclude={*exclude, *self._hidden}, **how)
+    async def recall_for_prompt(self, query: str, *, exclude: Iterable[str] = (), **how: Any) -> ContextItems:
+        return await self._session.recall_for_prompt(query, exclude={*exclude, *self._hidden}, **how)
 
     def _hides(self, unit: Unit[Entry]) -> bool:
         return any(entry.id in self._hidden for entry in unit.entries)

@@ -27,7 +27,6 @@ from acms.integrations.model_input import (
     as_made,
     json_text,
     model_input,
-    scope_of,
 )
 from acms.log.repair import well_formed
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
@@ -195,10 +194,7 @@ class ACMSRetriever(BaseRetriever):
 
 
 async def _recall(session: ACMS, query: str, budget: int, limit: int | None = None) -> ContextItems:
-    scope = scope_of(session)
-    return await session.recall(
-        well_formed(query), budget=budget, scope=scope, limit=limit, relevant_only=True
-    )
+    return await session.recall_for_prompt(well_formed(query), budget=budget, limit=limit)
 
 
 class _Dialect:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from json import dumps, loads
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from acms.errors import EntryNotFoundError, FitError, TokenBudgetExceededError
 from acms.integrations.left_out import without
@@ -34,7 +34,6 @@ __all__ = [
     "original",
     "raw_of",
     "says",
-    "scope_of",
 ]
 
 M = TypeVar("M")
@@ -148,11 +147,6 @@ async def model_input(
     raise TokenBudgetExceededError(budget=budget, required=budget + over, options=options)
 
 
-def scope_of(session: ACMS) -> Literal["session", "namespace"]:
-    """Return what is recalled from: in a named namespace all of its sessions."""
-    return "session" if session.namespace == "default" else "namespace"
-
-
 def _prompt(session: ACMS, request: Request, hidden: Collection[str]) -> Prompt:
     prompt = Prompt(request.codec).tools(request.tools)
     if request.instructions:
@@ -160,7 +154,7 @@ def _prompt(session: ACMS, request: Request, hidden: Collection[str]) -> Prompt:
     shown = without(session, hidden)
     prompt = prompt.history(shown)
     if (query := well_formed(request.query)).strip():
-        prompt = prompt.recall(shown, query, scope=scope_of(session))
+        prompt = prompt.recall(shown, query)
     return prompt
 
 

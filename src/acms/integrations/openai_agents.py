@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from acms.config import ACMSConfig
 from acms.errors import FitError, MissingExtraError
-from acms.integrations.model_input import raw_of, says, scope_of
+from acms.integrations.model_input import raw_of, says
 from acms.log.native_items import is_native, read_call, read_result
 from acms.log.repair import well_formed
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
@@ -127,7 +127,7 @@ class ACMSSession:
         said = [_text(item.get("content")) for item in given if item.get("role") == "user"]
         prompt = prompt.tools(tools).history(self.memory)
         if said and said[-1].strip():
-            prompt = prompt.recall(self.memory, said[-1], scope=scope_of(self.memory))
+            prompt = prompt.recall(self.memory, said[-1])
         if pending := _pending(given, await self.memory.entries(1)):
             prompt = prompt.add([_message(item) for item in pending])
         shown, more = self._with_turn(*await self._rendered(prompt, written, budget), given)

@@ -54,6 +54,7 @@ from acms.prompt.steps import (
 )
 from acms.prompt.summaries import Summaries
 from acms.prompt_types import PromptMessage, Tool
+from acms.recall.request import where as parse_where
 
 if TYPE_CHECKING:
     from acms.prompt.pins import PinRegistry
@@ -219,10 +220,16 @@ class Builder(Recipe):
         in_place: bool = False,
         min_relevance: float = 0.0,
         exclude: Sequence[str] = (),
-        scope: str = "session",
+        scope: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        limit: int | None = None,
         include_superseded: bool = False,
     ) -> Self:
         """Add what a session's past says about a query, in at most so many tokens; other options as for `ACMS.recall`.
+
+        In a named namespace all its sessions are asked; `scope="session"` asks this one alone. Other sessions are shown
+        whole while together they have no more than 2,000 tokens and a quarter of the prompt's budget; beyond that, what
+        is above the cutoff.
 
         Beside a `history` of the same session it stands before the newest message of the user and stays there: later
         requests grow at their end, read all before from the provider's cache, and recall only what they do not show
@@ -240,8 +247,10 @@ class Builder(Recipe):
             raise ValidationError(f"must be a list of ids, not a {what}", field="exclude")
         if not validation.text(query, "query").strip():
             raise ValidationError("must not be blank", field="query")
-        if scope not in ("session", "namespace"):
+        if scope not in (None, "session", "namespace"):
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
+        if where is not None:
+            parse_where(where)
         step = Recalling(
             _session(self._own(session)),
             query,
@@ -253,6 +262,8 @@ class Builder(Recipe):
                 "min_relevance": validation.fraction(min_relevance, "min_relevance"),
                 "exclude": tuple(exclude),
                 "scope": scope,
+                "where": dict(where) if isinstance(where, Mapping) else where,
+                "limit": None if limit is None else validation.whole(limit, "limit", least=1),
                 "include_superseded": bool(include_superseded),
             },
         )

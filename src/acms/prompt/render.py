@@ -7,6 +7,7 @@ says whether it fits. Each render has a state of its own, so any number of them 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ from acms.plan.nodes import Atom, Composed, Fitted, Left, Node, Placed, Scope, W
 from acms.plan.nodes import Step as Shrunk
 from acms.plan.tool_groups import paired
 from acms.ports import Codec
-from acms.prompt import pin_index, placements, summary_coverage
+from acms.prompt import excerpts, pin_index, placements, summary_coverage
 from acms.prompt import steps as content
 from acms.prompt.cache_forecast import agrees, confirm, predict
 from acms.prompt.fit import fit
@@ -48,10 +49,15 @@ from acms.prompt.staying import Placed as History
 from acms.prompt.steps import Log, Readable, Recalling, Shrinking, Step, at, replaced
 from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage, Use
 from acms.results import ContextItems, Ledger
+from acms.text.tokenizer import terms, words
 
 __all__ = ["Rendered", "Report", "Request"]
 
-CONDENSED = "part of a tool call that did not fit whole: its ends, and what the question names or stands out in it"
+CONDENSED = (
+    "part of a tool call that did not fit whole: its ends, and what the question names or stands out in it"
+)
+OTHERS_WHOLE = 2_000
+"""Tokens up to which a prompt shows the other sessions of its namespace whole, and no more than a quarter of it."""
 OVERTAKEN = (
     "the next request of this prompt loses the provider's cache: the record of where this one shows what was recalled "
     "could not be stored (other renders of the prompt stored theirs first)"
@@ -321,6 +327,11 @@ class _Render:
         return self._made(resolved, found, after, span)
 
     @property
+    def _others_whole(self) -> int:
+        """Tokens up to which other sessions are shown whole."""
+        return OTHERS_WHOLE if self._budget is None else min(OTHERS_WHOLE, self._budget // 4)
+
+    @property
     def _message_budget(self) -> int | None:
         """Raw tokens that all messages may have."""
         return None if self._limit is None else max(0, self._limit - self._codec.base(self._tools))
@@ -432,7 +443,9 @@ class _Render:
         found: list[Json] = [self._codec.name, self._codec.model, self._budget, names[stays.history]]
         if recall is not None:
             options = recall.options
+            where = json.dumps(options["where"], default=str, sort_keys=True)
             found += [recall.tokens, session.effort, options["scope"], options["min_relevance"]]
+            found += [where, options["limit"]] if options["where"] or options["limit"] else []
         return [*found, str(session.stage.mode or "")]
 
     async def _recalled(self, tree: Scope, resolved: Resolved) -> Scope:
@@ -460,7 +473,8 @@ class _Render:
             seen.update(item.id for item in items)
             self._found[path] = items
             same = self._codec.counter.name == step.session.counter.name
-            found = content.recalled(content.pieces(items, counted=same), self._codec)
+            pieces = excerpts.write_pieces(items, step.session.session_id, counted=same)
+            found = excerpts.write_block(pieces, self._codec)
             made[path] = remembering(step, name, tokens + frame if tokens else 0, found)
             if left is not None:
                 left -= self._codec.cost(written(found, found.pieces)) if found.pieces else 0
@@ -473,14 +487,15 @@ class _Render:
         options = dict(step.options)
         exclude = {*options.pop("exclude"), *seen}
         while True:
-            items: ContextItems = await step.session.recall(
-                step.query, token_budget=tokens, exclude=exclude, relevant_only=True, **options
+            items: ContextItems = await step.session.recall_for_prompt(
+                step.query, budget=tokens, others_whole=self._others_whole, exclude=exclude, **options
             )
             query = step.query.strip()
             echoes = {item.id for item in items if item.role is Role.USER and item.content.strip() == query}
             if not echoes - exclude:
                 break
             exclude |= echoes
+        items = _on_topic(items, step.query, int(placements.ASIDE * tokens))
         self._warnings += items.ledger.warnings
         # They do not read as what was said: of a fact it may be said until when it is so.
         other = {
@@ -676,6 +691,24 @@ def _older(atom: Atom, path: str) -> Left:
     ids = tuple([id for message in atom.messages for id in message.sources])
     tokens = sum([message.tokens or 0 for message in atom.messages])
     return Left(ids, path, "window", "older than the newest messages, with which the history begins", tokens)
+
+
+def _on_topic(items: ContextItems, query: str, room: int) -> ContextItems:
+    asked = set(terms(words(query)))
+    aside = [
+        item
+        for item in items
+        if item.source is not Source.FACT
+        and item.group is None
+        and item.relevance < 1 / 3
+        and asked.isdisjoint(terms(words(item.content)))
+    ]
+    gone = set[str]()
+    for item in sorted(aside, key=lambda item: -item.score):
+        room -= item.token_count
+        if room < 0:
+            gone.add(item.id)
+    return items.with_items([item for item in items if item.id not in gone])
 
 
 def _newest_cut(placed: History) -> list[str]:

@@ -16,6 +16,7 @@ from acms.plan.nodes import Atom, Composed, Keep, Node, Placed, Scope, Truncate,
 from acms.plan.prefix_cache import recall_tokens
 from acms.plan.tool_groups import joined
 from acms.ports import Codec
+from acms.prompt import excerpts
 from acms.prompt import steps as content
 from acms.prompt.steps import (
     Fixed,
@@ -314,7 +315,7 @@ def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 def allowed(step: Recalling, codec: Codec, left: int | None = None) -> tuple[int, int]:
     """Return the tokens a recall may fill, and those around them, when so many are left; None is no limit."""
-    frame = codec.cost(content.framed(content.recalled((), codec))) + SEAM
+    frame = codec.cost(excerpts.write_frame(codec)) + SEAM
     tokens = step.tokens or 0
     return tokens if left is None else max(0, min(tokens, left - frame)), frame
 

@@ -25,7 +25,7 @@ from acms.log.validity import Period, label_of
 from acms.model import Context, Entry, Kind, Role, State
 from acms.plan.nodes import Atom, Composed, Fitted, Piece, Scope, Window
 from acms.ports import Codec, HasRecords
-from acms.prompt import placements
+from acms.prompt import excerpts, placements
 from acms.prompt import steps as content
 from acms.prompt.fit_state import written
 from acms.prompt.placement_record import PlacementRecord
@@ -292,7 +292,7 @@ class Staying:
     async def _alone(self) -> Placed:
         """Show what others know of a session that has said nothing yet."""
         found = () if self._recall is None else await self._answers(self._room, {}, single=True)
-        return Placed((content.recalled(found, self._codec),) if found else (), None, None)
+        return Placed((excerpts.write_block(found, self._codec),) if found else (), None, None)
 
     async def _go_on(self, kept: Placements, read: Read) -> Placed | None:
         """Add what the newest turn needs behind what was shown; None when it does not fit."""
@@ -317,7 +317,7 @@ class Staying:
             seen = placements.visible([*read.lead, *units], blocks, self._told)
             found = await self._answers(depth, seen)
             kept, read = kept._replace(blocks=tuple(blocks)), read._replace(units=units)
-            if found and self._left(kept, read) < self._cost([content.recalled(found, self._codec)]):
+            if found and self._left(kept, read) < self._cost([excerpts.write_block(found, self._codec)]):
                 return None
             kept = kept._replace(blocks=(*blocks, self._block(read, units, place, found)))
         read = read._replace(units=units)
@@ -440,9 +440,9 @@ class Staying:
             whole_fits = self._cost([unit]) - before <= left
             room = before + (left if whole_fits else int(left * placements.NEWEST_RESULT))
             tokens[unit.first] = self._tokens_within(unit, max(room, before))
-            if place == len(units) - 1 and tokens[unit.first] < self._room:
-                if room < placements.HALF * placements.NEWEST_RESULT * self._room:
-                    return None
+            least = placements.HALF * placements.NEWEST_RESULT * self._room
+            if place == len(units) - 1 and tokens[unit.first] < self._room and room < least:
+                return None
             left -= self._cost(self._sized([unit], tokens)) - before
         return self._sized(units, tokens, question), tokens
 
@@ -506,7 +506,7 @@ class Staying:
             left = (
                 room
                 - sum(costs[start:])
-                - (self._cost([content.recalled(found, self._codec)]) if found else 0)
+                - (self._cost([excerpts.write_block(found, self._codec)]) if found else 0)
             )
             if not start or costs[start - 1] > left:
                 return start, found
@@ -588,17 +588,17 @@ class Staying:
 
     def _placed(self, kept: Placements, read: Read) -> Placed:
         """Return the nodes of a history with its blocks."""
-        shown = [
-            (one.after, content.recalled(placements.pieces(one, self._told), self._codec))
-            for one in kept.blocks
-            if one.pieces
+        shown = [(one.after, placements.pieces(one, self._told)) for one in kept.blocks if one.pieces]
+        blocks = [
+            (after, excerpts.write_block(pieces, self._codec, first=number == 0))
+            for number, (after, pieces) in enumerate(shown)
         ]
         assert self._context is not None
         gathered = replace(read.gathered, whole=read.gathered.whole and not kept.first)
         complete = read.whole and not kept.first
         log = LogRead(self._session, gathered, complete, self._context.lineage, kept.first)
         lead = [unit._replace(mandatory=True) for unit in read.lead]
-        nodes = (*lead, *placements.woven(content.kept(read.units), shown))
+        nodes = (*lead, *placements.woven(content.kept(read.units), blocks))
         short = [self._short[unit.first] for unit in read.units if unit.first in self._short]
         condensed = {id: tokens for one in short for id, tokens in one.items()}
         return Placed(nodes, kept if self._keeps else None, log, condensed=condensed)
@@ -716,7 +716,7 @@ class Staying:
         `single` takes all that there is room for, else what is far below the best is not worth its tokens.
         """
         assert self._recall is not None
-        frame = self._codec.cost(content.framed(content.recalled((), self._codec)))
+        frame = self._codec.cost(excerpts.write_frame(self._codec))
         tokens = depth if self._recall.tokens is None else min(depth, self._recall.tokens)
         same = self._codec.counter.name == self._session.counter.name
         while tokens > frame:
@@ -726,10 +726,9 @@ class Staying:
                 if single
                 else placements.answers(items, int(tokens * placements.FILLED), placements.CUTOFF)
             )
-            found = content.pieces(
-                [one for one in chosen if not placements.shows(seen.get(one.id), one.content)], counted=same
-            )
-            over = self._cost([content.recalled(found, self._codec)]) - depth if found else 0
+            new = [one for one in chosen if not placements.shows(seen.get(one.id), one.content)]
+            found = excerpts.write_pieces(new, self._recall.session.session_id, counted=same)
+            over = self._cost([excerpts.write_block(found, self._codec)]) - depth if found else 0
             if over <= 0:
                 return found
             # Where marks around each piece take more than the pieces, as much less as they take.

@@ -19,14 +19,14 @@ from acms.log.in_force import Cover, Unit, anchor, shown_role
 from acms.log.trust import instructs
 from acms.log.validity import labelled
 from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, State, Text, ToolResult
-from acms.plan.nodes import Atom, Composed, Node, Piece, Scope, Strategy
+from acms.plan.nodes import Atom, Node, Scope, Strategy
 from acms.prompt.fit_state import written
-from acms.prompt_types import SEPARATOR, PromptMessage, Tool, speak, under_days
-from acms.results import ContextItem, ContextItems, spoken
+from acms.prompt_types import PromptMessage, Tool
+from acms.results import ContextItems
 from acms.text import chat_messages
 
 if TYPE_CHECKING:
-    from acms.ports import Codec, StorageBackend, TokenCounter
+    from acms.ports import StorageBackend, TokenCounter
     from acms.privacy.stage import Stage
     from acms.prompt.render_log import RenderLog
     from acms.recall.pipeline import Gathered
@@ -96,19 +96,20 @@ class Readable(Protocol):
         """Return what is in force as units, oldest first: all of it, or the newest that fill a budget or a number."""
         ...
 
-    async def recall(
+    async def recall_for_prompt(
         self,
         query: str,
         *,
-        token_budget: int | None = None,
-        include_current_episode: bool = True,
-        min_relevance: float = 0.0,
+        budget: int,
+        others_whole: int = 0,
         exclude: Iterable[str] = (),
-        scope: str = "session",
+        scope: str | None = None,
+        min_relevance: float = 0.0,
+        where: Mapping[str, Any] | None = None,
+        limit: int | None = None,
         include_superseded: bool = False,
-        relevant_only: bool = False,
     ) -> ContextItems:
-        """Return what the model should see for a query."""
+        """Return what a prompt shows beside its history."""
         ...
 
 
@@ -649,46 +650,6 @@ def summarised(
         found.append(unit if stays is unit.mandatory else unit._replace(mandatory=stays))
     found.reverse()
     return found
-
-
-def pieces(items: Sequence[ContextItem], *, counted: bool) -> tuple[Piece, ...]:
-    """Return recalled items as pieces in their order; a tool call and its answers are one.
-
-    `counted` says that the tokens of the items are those of the codec.
-    """
-    found: list[Piece] = []
-    group: str | None = None
-    for item in items:
-        if not item.content:
-            continue
-        text = chat_messages.inside(spoken(item), chat_messages.RECALLED)
-        if group is not None and item.group == group and found:
-            last = found[-1]
-            found[-1] = last._replace(
-                text=SEPARATOR.join(under_days((last.text, text))),
-                rank=max(last.rank, item.score),
-                sources=(*last.sources, item.id),
-                tokens=None if last.tokens is None else last.tokens + item.token_count,
-            )
-        else:
-            plain = counted and text == speak(item.speaker, item.content)
-            tokens = item.token_count if plain else None
-            found.append(Piece(text, item.id, item.score, (item.id,), tokens))
-        group = item.group
-    return tuple(found)
-
-
-def recalled(found: tuple[Piece, ...], codec: Codec) -> Composed:
-    """Return recalled pieces as one message of delimited data; each by itself where the format has a block for it."""
-    if codec.search_results:
-        return Composed(Role.USER, found, separator="\n", kind="recall", cited=True)
-    opening, closing = chat_messages.RECALLED
-    return Composed(Role.USER, found, opening, SEPARATOR, closing, "recall")
-
-
-def framed(node: Composed) -> PromptMessage:
-    """Return a composed message without its pieces: what is around them."""
-    return PromptMessage(role=node.role, parts=(Text(node.opening + node.closing),))
 
 
 def replaced(tree: Scope, made: Mapping[str, Scope], path: str = "") -> Scope:

@@ -55,8 +55,9 @@ def cut(
     a result. Reasoning and media are never cut, and a role never changes.
     """
     written, priced = list(messages), list(costs)
-    answered = any(map(_has_result, written))
-    kinds = [(_has_result, _cut), (_has_text, _cut), (lambda one: answered and _has_call(one), _cut_calls)]
+    kinds = [(_has_result, _cut), (_has_text, _cut)]
+    if any(map(_has_result, written)):
+        kinds.append((_has_call, _cut_calls))
     for is_kind, cut_one in kinds:
         places = [index for index, message in enumerate(written) if is_kind(message)]
         over = sum(priced) - room
@@ -90,7 +91,7 @@ def _cut(
 
 
 def _cut_calls(
-    message: PromptMessage, cost: int, room: int, codec: Codec, _: Keep | None
+    message: PromptMessage, cost: int, room: int, codec: Codec, keep: Keep | None
 ) -> tuple[PromptMessage, int]:
     """Return a message of which the calls have shorter arguments, inside valid JSON."""
     calls = [part for part in message.parts if isinstance(part, ToolCall)]

@@ -481,6 +481,8 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
             found.ranking.keep_all()
         elif not asked.exclude:  # twice what the budget holds is enough to choose from
             found.ranking.keep(2 * asked.budget)
+        if found.field.start and asked.others_whole:
+            _hold_others(found, reader.frame, asked.others_whole)
         facts = await beside(reader, found, asked)
         try:
             latest = await _latest(reader, found.field, asked.query)
@@ -494,6 +496,16 @@ def _is_held_whole(field: Field, frame: Frame, budget: int) -> bool:
     """Whether a budget holds every message in force, about: the plan counts exactly."""
     frames = len(field) * frame.cost(Role.USER, ())
     return int(field.column("tokens").sum()) + frames <= budget
+
+
+def _hold_others(found: Ranked, frame: Frame, tokens: int) -> None:
+    """Let other sessions be shown whole if all of them together take no more than so many tokens."""
+    import numpy as np
+
+    field = found.field
+    frames = field.start * frame.cost(Role.USER, ())
+    if int(field.column("tokens")[: field.start].sum()) + frames <= tokens:
+        found.ranking.hold(np.arange(field.start))
 
 
 async def _signed(reader: Reader, found: ContextItems) -> ContextItems:

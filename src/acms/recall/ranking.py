@@ -45,6 +45,8 @@ class Ranking:
         self.best = float(self._order.max(initial=0.0))
         #: Companions by place, each with the place of the best statement that it stands beside.
         self._leaders: dict[int, int] = {}
+        #: Places that are shown whatever they answer.
+        self._held: frozenset[int] = frozenset()
         #: Places of the candidates, best first.
         self.places = self._find_candidates(size)
 
@@ -82,6 +84,13 @@ class Ranking:
         places = np.arange(len(self.field)) if self.allowed is None else np.flatnonzero(self.allowed)
         self.places = places[np.lexsort((places, -self._order[places]))]
 
+    def hold(self, places: Ints) -> None:
+        """Let some messages that may be shown be candidates, and above the cutoff, whatever they answer."""
+        held = places if self.allowed is None else places[self.allowed[places]]
+        self._held = frozenset(held.tolist())
+        others = np.setdiff1d(held, self.places)
+        self.places = np.concatenate([self.places, others[np.lexsort((others, -self._order[others]))]])
+
     def accompany(self, companion: int, leader: int) -> None:
         """Let a message be chosen right after another one, whatever it is worth itself; the first leader counts."""
         self._leaders.setdefault(companion, leader)
@@ -116,7 +125,7 @@ class Ranking:
 
         A mark lifts one message and hides no other.
         """
-        if place in self._leaders:
+        if place in self._leaders or place in self._held:
             return True
         plain = float(self.scores.plain[place])
         return plain > 0 and (plain >= self.least or float(self.scores.marked[place]) > plain)

@@ -65,6 +65,8 @@ class Recall:
     relevant: bool = False
     #: Best candidates of the past that the reranker is asked about; 0 without one.
     rerank: int = 0
+    #: Tokens up to which what other sessions of the namespace say is shown whole, also what does not answer.
+    others_whole: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,9 @@ class RecallStep(Body):
     in_place: bool = False
     min_relevance: Annotated[float, Field(ge=0, le=1)] = 0.0
     exclude: Annotated[list[str], Field(max_length=10_000, default_factory=list[str])]
-    scope: Literal["session", "namespace"] = "session"
+    scope: Literal["session", "namespace"] | None = None
+    where: dict[str, Any] | None = None
+    limit: Annotated[int, Field(ge=1)] | None = None
     include_superseded: bool = False
 
 
@@ -118,6 +120,8 @@ async def composed(call: Call[None, Any], made: Prompt, steps: Sequence[StepBody
                     min_relevance=step.min_relevance,
                     exclude=step.exclude,
                     scope=step.scope,
+                    where=step.where,
+                    limit=step.limit,
                     include_superseded=step.include_superseded,
                 )
             case HintStep():

@@ -41,7 +41,9 @@ class RecallPart(Body):
     tokens: Budget | None = None
     min_relevance: Annotated[float, Field(ge=0, le=1)] = 0.0
     exclude: Excluded
-    scope: Literal["session", "namespace"] = "session"
+    scope: Literal["session", "namespace"] | None = None
+    where: dict[str, Any] | None = None
+    limit: Annotated[int, Field(ge=1)] | None = None
 
 
 class HintPart(Body):
@@ -197,6 +199,8 @@ def _simple(call: Call[None, PromptBody], made: Prompt, session: View) -> Prompt
             min_relevance=asked.min_relevance,
             exclude=asked.exclude,
             scope=asked.scope,
+            where=asked.where,
+            limit=asked.limit,
         )
     if body.user is not None:
         made = made.user(body.user)

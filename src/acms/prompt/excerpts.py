@@ -1,0 +1,87 @@
+"""Excerpts: what was recalled, written into a prompt like minutes: who said what, when, in which session.
+
+A first line says what the block is. Nothing in an excerpt can close the block or pass for another speaker
+(`acms.prompt_types`), and no role of a provider is imitated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from acms.model import Role, Text, ToolCall, ToolResult
+from acms.plan.nodes import Composed, Piece
+from acms.ports import Codec
+from acms.prompt_types import SEPARATOR, PromptMessage, paragraph, speak
+from acms.results import ContextItem, is_external
+from acms.text import chat_messages
+
+TOOL_CALL = "tool call"
+"""Under what name a call of a tool stands, with its result behind an arrow."""
+ARROW = "→"
+
+
+def write_pieces(items: Sequence[ContextItem], session: str, *, counted: bool) -> tuple[Piece, ...]:
+    """Return recalled items as pieces in their order; a tool call and its results are one.
+
+    Where some are from other sessions than the one of that name, each says where it is from. `counted` says that the
+    tokens of the items are those of the codec.
+    """
+    elsewhere = any(item.session_id not in (None, session) for item in items)
+    found: list[Piece] = []
+    group: str | None = None
+    for item in items:
+        if not item.content:
+            continue
+        if group is not None and item.group == group and found:
+            found[-1] = _add_result(found[-1], item)
+            continue
+        group = item.group
+        text = chat_messages.inside(_write(item, session if elsewhere else None), chat_messages.RECALLED)
+        plain = counted and text == speak(item.speaker, item.content)
+        tokens = item.token_count if plain else None
+        found.append(Piece(text, item.id, item.score, (item.id,), tokens))
+    return tuple(found)
+
+
+def _write(item: ContextItem, session: str | None) -> str:
+    """Return an item as a paragraph that says who, when and, if a session is named, in which one it was said."""
+    place = None
+    if session is not None:
+        place = "this session" if item.session_id in (None, session) else f"session {item.session_id}"
+    speaker = TOOL_CALL if _only_calls(item) else item.speaker
+    return paragraph(speaker, item.content, item.day, place=place, external=is_external(item))
+
+
+def _only_calls(item: ContextItem) -> bool:
+    calls = any(isinstance(part, ToolCall) for part in item.parts)
+    return calls and not any(isinstance(part, Text) and part.text.strip() for part in item.parts)
+
+
+def _add_result(call: Piece, item: ContextItem) -> Piece:
+    """Return a tool call with one more of its results, in the same line if that is the first one and short."""
+    results = [part for part in item.parts if isinstance(part, ToolResult)]
+    said = chat_messages.inside(paragraph("", item.content), chat_messages.RECALLED)
+    gap = "\n" if "\n" in call.text + said else " "
+    text = f"{call.text}{gap}{ARROW} {said}" if results or item.role is Role.TOOL else f"{call.text}\n{said}"
+    tokens = None if call.tokens is None else call.tokens + item.token_count
+    return call._replace(
+        text=text, rank=max(call.rank, item.score), sources=(*call.sources, item.id), tokens=tokens
+    )
+
+
+def write_block(pieces: tuple[Piece, ...], codec: Codec, *, first: bool = True) -> Composed:
+    """Return recalled pieces as one message of quoted text; each by itself where the format has a block for it.
+
+    The first block of a request explains what it is, later ones refer to it.
+    """
+    if codec.search_results:
+        return Composed(Role.USER, pieces, separator="\n", kind="recall", cited=True)
+    explained = chat_messages.EXCERPTS if first else chat_messages.MORE_EXCERPTS
+    opening = f"{chat_messages.RECALLED[0]}{explained}{SEPARATOR}"
+    return Composed(Role.USER, pieces, opening, SEPARATOR, chat_messages.RECALLED[1], "recall")
+
+
+def write_frame(codec: Codec) -> PromptMessage:
+    """Return a block of excerpts without any: what stands around them."""
+    empty = write_block((), codec)
+    return PromptMessage(role=empty.role, parts=(Text(empty.opening + empty.closing),))
