@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from acms.errors import SessionNotFoundError
-from acms.log.encoding import locate
 from acms.log.in_force import NONE, Cover, Stale, Unit, Units, anchor, effective, shown_role, units
 from acms.log.read import SHOWN, cover_at, read_stretches, version_of
 from acms.log.trust import LEADING, instructs
@@ -28,6 +27,7 @@ from acms.recall.planner import (
     Candidate,
     Choice,
     Pairs,
+    Rows,
     Steps,
     candidate,
     finished,
@@ -485,7 +485,7 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
         try:
             latest = await _latest(reader, found.field, asked.query)
             steps = plan_recall(found, asked, latest, reader.counter, reader.frame, facts)
-            return await _signed(reader, await fetched(steps, reader, asked.budget))
+            return await fetched(steps, reader, asked.budget)
         except Gone as gone:
             took_away(reader, gone, found, facts)
 
@@ -494,17 +494,6 @@ def _is_held_whole(field: Field, frame: Frame, budget: int) -> bool:
     """Whether a budget holds every message in force, about: the plan counts exactly."""
     frames = len(field) * frame.cost(Role.USER, ())
     return int(field.column("tokens").sum()) + frames <= budget
-
-
-async def _signed(reader: Reader, found: ContextItems) -> ContextItems:
-    """Say of every item in which session it was said."""
-    names: dict[str, str] = {}
-    for item in found:
-        owner, _ = locate(item.id) or (found.context, 0)
-        if owner not in names:
-            names[owner] = await reader.indexes.session_of(owner)
-    signed = [replace(item, session_id=names[(locate(item.id) or (found.context, 0))[0]]) for item in found]
-    return found.with_items(signed)
 
 
 def took_away(reader: Reader, gone: Gone, found: Ranked, beside: Beside) -> None:
@@ -618,12 +607,8 @@ def recalled(
         last = -1 if own is None else found.field.place_of(own.entries[0].version - 1)
         return certainty(found.field, found.ranking, known, asks=last)
 
-    cuts = [
-        cut_warning(last.id, summary=last.kind is Kind.SUMMARY)
-        for choice in choices
-        for last in choice.candidate.unit.entries[-1:]
-        if choice.rule == "cut"
-    ]
+    last_entries = [choice.candidate.unit.entries[-1] for choice in choices if choice.rule == "cut"]
+    cuts = [cut_warning(entry.id, summary=entry.kind is Kind.SUMMARY) for entry in last_entries]
     return ContextItems(
         items,
         budget=budget,
@@ -659,7 +644,8 @@ async def fetched(steps: Steps[T], reader: Reader, tokens: int = 0) -> T:
         gone = [id for id in wanted if (row := rows.get(id)) is None or row.state is not State.LIVE]
         if gone:
             raise Gone(gone)
-        return rows
+        owners = {row.context for row in rows.values()}
+        return Rows(rows, {owner: await reader.indexes.session_of(owner) for owner in owners})
 
     return await driven(steps, answer, tokens)
 

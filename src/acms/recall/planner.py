@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from acms.log import summary_levels, trust
@@ -19,8 +20,8 @@ from acms.log.validity import labelled
 from acms.model import Entry, Kind, Media, Origin, Part, Privacy, Role, Source, Span, ToolResult
 from acms.ports import Frame, TokenCounter
 from acms.privacy.modes import Cleared
-from acms.prompt_types import SEPARATOR, speak, under_days
-from acms.results import UNSURE, Certainty, ContextItem, Ledger, Others, Verdict, joined, spoken
+from acms.prompt_types import SEPARATOR, paragraph, speak
+from acms.results import UNSURE, Certainty, ContextItem, Ledger, Others, Verdict, joined, named, new_days
 from acms.text.condense import records
 from acms.text.tokenizer import terms, words
 
@@ -44,7 +45,7 @@ class TextFrame:
         #: Whether the counts of paragraphs that begin with a letter add up, and those of such entries by id and text:
         #: of what is shown again nothing has to be read, and counting reads a table of millions of bytes.
         self._adds = bool(getattr(counter, "paragraphs", False))
-        self._counted: dict[tuple[str, int], int] = {}
+        self._counted: dict[tuple[str, str | None, str | None, int], int] = {}
 
     def cost(self, role: Role | None, parts: Sequence[Part], speaker: str | None = None) -> int:
         """Return the tokens of the speaker's name and the separator."""
@@ -61,18 +62,23 @@ class TextFrame:
             return self._count(joined(said))
         known = self._counted
         total = 0
-        texts = list(under_days(map(spoken, said)))
-        for item, text in zip(said[:-1], texts, strict=False):
-            key = item.id, hash(text)  # it may be shown cut, redacted, with a label, without its day
+        days = new_days(said)
+        for item, day in zip(said[:-1], days, strict=False):
+            speaker = item.speaker
+            key = item.id, speaker, day, hash(item.content)  # it may be cut, redacted or labelled
             count = known.get(key)
             if count is None:
                 if not _begins_with_letter(item):
                     return self._count(joined(said))
                 if len(known) >= COUNTED:
                     known.clear()
+                text = paragraph(speaker, item.content, day)
                 count = known[key] = self._count(text + SEPARATOR)
             total += count
-        return total + (self._count(texts[-1]) if said else 0)
+        if not said:
+            return 0
+        last = said[-1]
+        return total + self._count(paragraph(last.speaker, last.content, days[-1]))
 
 
 def _begins_with_letter(item: ContextItem) -> bool:
@@ -85,7 +91,6 @@ def _named(item: ContextItem) -> str | None:
 
 
 NO_PARTS: Mapping[str, float] = {}
-NO_ROWS: Mapping[str, Entry] = {}
 NO_TRIMS: Mapping[str, Demotion] = {}
 T = TypeVar("T")
 
@@ -104,8 +109,15 @@ class Scores(NamedTuple):
     warning: str = ""
 
 
+class Rows(NamedTuple):
+    """Entries that a plan asked for, by id, and the names of their sessions, by context."""
+
+    entries: Mapping[str, Entry]
+    sessions: Mapping[str, str]
+
+
 Steps: TypeAlias = Generator[list[str] | Pairs, Any, T]
-"""A plan under way: it asks for entries by id and goes on with them by id, or for `Scores`."""
+"""A plan under way: it asks for entries by id and goes on with `Rows`, or for `Scores`."""
 
 SUMMARIES_SHARE = 0.25
 """Share of what the latest message leaves that is reserved for summaries of what does not fit (decision 0061)."""
@@ -285,6 +297,7 @@ def fit(
         return [], [_leave_out(choice) for choice in choose(budget)]
     limit = budget
     rows: dict[str, Entry] = {}
+    sessions: dict[str, str] = {}
     while True:
         choices = choose(limit)
         if trims:
@@ -297,12 +310,13 @@ def fit(
             if not isinstance(one, Entry) and one.id not in rows
         ]
         if wanted:
-            rows.update((yield wanted))
+            found: Rows = yield wanted
+            rows.update(found.entries)
+            sessions.update(found.sessions)
             for id in trims.keys() & wanted:
                 rows[id] = trimmed(rows[id], trims[id].spans)
-        items = [item for choice in chosen for item in present(choice, counter, frame, rows, query)]
-        if dated:
-            items = [replace(item, day=_day(item)) for item in items]
+        details = Details(rows, sessions, _rank(chosen, rows), query, dated)
+        items = [item for choice in chosen for item in present(choice, counter, frame, details)]
         together = frame.joined(items) if isinstance(frame, TextFrame) else counter.count(joined(items))
         over = max(together, sum([item.token_count for item in items])) - budget
         if over <= 0 or limit < 0:
@@ -356,29 +370,54 @@ def finished(steps: Steps[T]) -> T:
     raise AssertionError("the plan asks for entries")
 
 
-def _day(item: ContextItem) -> str | None:
-    """Return the day of a message; what was written later, of facts and summaries, says nothing of theirs."""
-    said = item.speaker is not None and item.source is not Source.FACT
-    return item.created_at.astimezone(UTC).date().isoformat() if said else None
+def _rank(chosen: Sequence[Choice], rows: Mapping[str, Entry]) -> dict[str, int]:
+    """Return the rank of what was recalled by score, by id; of equal scores the older one is first."""
+    keys = [
+        (-choice.candidate.score, rows[entry.id].version if entry.id in rows else entry.version, entry.id)
+        for choice in chosen
+        if choice.candidate.source is not Source.WINDOW
+        for entry in choice.candidate.unit.entries
+    ]
+    keys.sort(key=itemgetter(0, 1))
+    return {id: rank for rank, (_, _, id) in enumerate(keys, 1)}
+
+
+class Details(NamedTuple):
+    """What the items of one plan tell beside their choices."""
+
+    #: Entries that the plan asked for, by id, and the names of their sessions, by context.
+    rows: Mapping[str, Entry] = {}
+    sessions: Mapping[str, str] = {}
+    #: Rank by score, by id; 0 for what was not recalled.
+    ranks: Mapping[str, int] = {}
+    query: str = ""
+    #: Whether messages tell the day.
+    dated: bool = False
+
+
+NO_DETAILS = Details()
 
 
 def present(
-    choice: Choice,
-    counter: TokenCounter,
-    frame: Frame,
-    rows: Mapping[str, Entry] = NO_ROWS,
-    query: str = "",
+    choice: Choice, counter: TokenCounter, frame: Frame, details: Details = NO_DETAILS
 ) -> list[ContextItem]:
     """Write a chosen unit as items, cut when it must be."""
     one = choice.candidate
-    if one.label:
-        (item,) = present(choice._replace(candidate=one._replace(label="")), counter, frame, rows, query)
-        return [_labelled(item, one, counter, frame)]
-    if choice.rule == "score" and len(one.costs) == 1:  # most of them
-        (entry,) = one.unit.entries
-        return [_item(choice, entry if isinstance(entry, Entry) else rows[entry.id], one.tokens, frame)]
+    rows, query = details.rows, details.query
     entries = [entry if isinstance(entry, Entry) else rows[entry.id] for entry in one.unit.entries]
-    items = [_item(choice, entry, cost, frame) for entry, cost in zip(entries, one.costs, strict=True)]
+    items = [
+        _item(choice, entry, cost, frame, details) for entry, cost in zip(entries, one.costs, strict=True)
+    ]
+    if one.label:
+        (item,) = _fit_items(choice, items, counter, frame, query)
+        return [_labelled(item, one, counter, frame)]
+    return _fit_items(choice, items, counter, frame, query)
+
+
+def _fit_items(
+    choice: Choice, items: list[ContextItem], counter: TokenCounter, frame: Frame, query: str
+) -> list[ContextItem]:
+    """Cut the items of a chosen unit as the rule of its choice asks."""
     if choice.rule == "trimmed":
         (item,) = items
         tokens = counter.count(item.content) + frame.cost(item.role, (), _named(item))
@@ -455,20 +494,25 @@ def _written(content: str, found: Sequence[tuple[int, int]], kept: Sequence[int]
     return written.rstrip() + (CUT.rstrip() if kept and kept[-1] != len(found) - 1 else "")
 
 
-def _item(choice: Choice, entry: Entry, tokens: int, frame: Frame) -> ContextItem:
+def _item(choice: Choice, entry: Entry, tokens: int, frame: Frame, details: Details) -> ContextItem:
     one = choice.candidate
-    redaction = None
+    role = shown_role(entry)
+    redaction = day = None
     if isinstance(entry, Cleared):  # the index knows what it was when it was stored
         redaction = entry.redaction
-        tokens = entry.tokens + frame.cost(shown_role(entry), entry.parts, speaker(entry))
+        tokens = entry.tokens + frame.cost(role, entry.parts, speaker(entry))
+    # The day on which a fact or a summary was written is not the day of what it says.
+    if details.dated and one.source is not Source.FACT and named(entry.actor, role) is not None:
+        day = entry.created_at.astimezone(UTC).date().isoformat()
     return ContextItem(
         id=entry.id,
         version=entry.version,
         position=entry.position,
-        role=shown_role(entry),
+        role=role,
         content=entry.content,
         source=one.source,
         score=one.score,
+        rank=details.ranks.get(entry.id, 0),
         relevance=one.relevance,
         token_count=tokens,
         markers=entry.markers,
@@ -477,6 +521,8 @@ def _item(choice: Choice, entry: Entry, tokens: int, frame: Frame) -> ContextIte
         actor_id=entry.actor,
         metadata=entry.metadata,
         created_at=entry.created_at,
+        day=day,
+        session_id=details.sessions.get(entry.context),
         why=choice.reason,
         redaction=redaction,
         trust=trust.of(entry),
