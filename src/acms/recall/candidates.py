@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from dataclasses import field as given
 from functools import partial
 from itertools import repeat
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -387,8 +388,11 @@ def _current(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> list
         one = candidate(unit, Source.CURRENT, frame)
         left -= one.tokens
         found.append((one, at))
-    found.sort(key=lambda one: one[1] if one[1] >= 0 else len(field))
-    return [(one, at) if at < 0 else (_scored(one, ranking, at), at) for one, at in found]
+    asking = [pair for pair in found if pair[1] < 0]
+    answering = sorted([pair for pair in found if pair[1] >= 0], key=itemgetter(1))
+    places_found = [at for _, at in answering]
+    scored = _score([one for one, _ in answering], ranking, places_found)
+    return [*zip(scored, places_found, strict=True), *asking]
 
 
 def _backwards(places: Ints, marked: NDArray[np.bool_] | None) -> Iterator[int]:
@@ -413,19 +417,34 @@ def _ranked(one: Candidate, ranking: Ranking, places: Sequence[int]) -> Candidat
     A call says little and is cheap, its answer is dear and says what is asked.
     """
     best = max(places, key=lambda place: (ranking.scores.marked[place], -place))
-    found = _scored(one, ranking, best)
+    (found,) = _score([one], ranking, [best])
     return found if len(places) == 1 else found._replace(score=ranking.score_at_cost(best, one.tokens))
 
 
-def _scored(one: Candidate, ranking: Ranking, place: int) -> Candidate:
-    """Return a unit with the relevance and the score of one of its entries."""
-    return one._replace(
-        relevance=ranking.relevance(place),
-        boost=ranking.marks_of(np.array([place]))[0],
-        score=ranking.score(place),
-        parts=Parts(ranking, place),
-        leader_score=ranking.leader_scores(np.array([place]))[0],
+def _score(units: Sequence[Candidate], ranking: Ranking, places: Sequence[int]) -> list[Candidate]:
+    """Return units with the relevance and the score of one of their entries each."""
+    at = np.array(places, np.int64)
+    relevances: list[float] = ranking.relevances[at].tolist()
+    rows = zip(
+        units,
+        places,
+        relevances,
+        ranking.marks_of(at),
+        ranking.scores_of(at),
+        ranking.leader_scores(at),
+        strict=True,
     )
+    return [
+        one._replace(
+            relevance=relevance,
+            boost=boost,
+            score=score,
+            parts=Parts(ranking, place),
+            external=any(entry.external for entry in one.unit.entries if isinstance(entry, Doc)),
+            leader_score=leader_score,
+        )
+        for one, place, relevance, boost, score, leader_score in rows
+    ]
 
 
 def _source(unit: Unit[Doc]) -> Source:

@@ -17,7 +17,7 @@ from acms.log import summary_levels, trust
 from acms.log.encoding import locate
 from acms.log.in_force import FACT, Demotion, Doc, Lone, Unit, shown_role, speaker
 from acms.log.validity import labelled
-from acms.model import Entry, Kind, Media, Origin, Part, Privacy, Role, Source, Span, ToolResult
+from acms.model import Entry, Kind, Media, Part, Privacy, Role, Source, Span, ToolResult
 from acms.ports import Frame, TokenCounter
 from acms.privacy.modes import Cleared
 from acms.prompt_types import SEPARATOR, paragraph, speak
@@ -45,7 +45,7 @@ class TextFrame:
         #: Whether the counts of paragraphs that begin with a letter add up, and those of such entries by id and text:
         #: of what is shown again nothing has to be read, and counting reads a table of millions of bytes.
         self._adds = bool(getattr(counter, "paragraphs", False))
-        self._counted: dict[tuple[str, str | None, str | None, int], int] = {}
+        self._counted: dict[tuple[str, Role | None, str | None, str | None, int], int] = {}
 
     def cost(self, role: Role | None, parts: Sequence[Part], speaker: str | None = None) -> int:
         """Return the tokens of the speaker's name and the separator."""
@@ -64,15 +64,15 @@ class TextFrame:
         total = 0
         days = new_days(said)
         for item, day in zip(said[:-1], days, strict=False):
-            speaker = item.speaker
-            key = item.id, speaker, day, hash(item.content)  # it may be cut, redacted or labelled
+            # An entry may be cut, redacted or labelled, and a tool's answer be shown as text of the user.
+            key = item.id, item.role, item.actor_id, day, hash(item.content)
             count = known.get(key)
             if count is None:
                 if not _begins_with_letter(item):
                     return self._count(joined(said))
                 if len(known) >= COUNTED:
                     known.clear()
-                text = paragraph(speaker, item.content, day)
+                text = paragraph(item.speaker, item.content, day)
                 count = known[key] = self._count(text + SEPARATOR)
             total += count
         if not said:
@@ -180,12 +180,7 @@ def candidate(unit: Unit[Entry] | Unit[Doc], source: Source, frame: Frame) -> Ca
     costs = tuple(
         [entry.tokens + frame.cost(shown_role(entry), entry.parts, speaker(entry)) for entry in unit.entries]
     )
-    external = any(map(_is_external, unit.entries))
-    return Candidate(unit, source, costs, sum(costs), external=external)
-
-
-def _is_external(entry: Entry | Doc) -> bool:
-    return entry.external if isinstance(entry, Doc) else trust.of(entry) is Origin.EXTERNAL
+    return Candidate(unit, source, costs, sum(costs))
 
 
 def telling(one: Candidate, told: str) -> Candidate:
