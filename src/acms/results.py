@@ -313,6 +313,7 @@ class ContextItems(list[ContextItem]):
         tier: str = "words",
     ) -> None:
         super().__init__(items)
+        _rank(self)
         #: The token budget they were chosen for, and what they use of it, frames included.
         self.budget = budget
         self.tokens = sum(item.token_count for item in items)
@@ -353,6 +354,14 @@ class ContextItems(list[ContextItem]):
         In a log of several days it is `speaker, 2026-03-14: content`, where the item before is not of that day.
         """
         return joined(self)
+
+
+def _rank(items: Iterable[ContextItem]) -> None:
+    """Give recalled items their rank by score; of equal scores the older one is first."""
+    recalled = [item for item in items if item.source is not Source.WINDOW]
+    recalled.sort(key=lambda item: (-item.score, item.version))
+    for rank, item in enumerate(recalled, 1):
+        item.rank = rank
 
 
 def spoken(item: ContextItem) -> str:

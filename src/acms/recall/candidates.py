@@ -126,12 +126,17 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
         elif not terms.include_current:
             rejected.append(Choice(one, False, "current_episode", "the current episode was not asked for"))
         else:
-            current.append(_warned(one, terms.labels))
+            current.append(one)
     offered = {entry.version for one in current for entry in one.unit.entries}.union(terms.shown)
     past = _Past(field, ranking, terms, frame, rejected, taken, offered, episode)
     past.take()
-    taken_in = [_warned(one, terms.labels) for one in past.in_order()]
-    return Offer(past=taken_in, current=current, rejected=rejected, trims=past.trims, days=field.days)
+    return Offer(
+        past=_add_warnings(past.in_order(), terms.labels),
+        current=_add_warnings(current, terms.labels),
+        rejected=rejected,
+        trims=past.trims,
+        days=field.days,
+    )
 
 
 class _Past:
@@ -160,7 +165,7 @@ class _Past:
 
     def in_order(self) -> list[Candidate]:
         """Return what was taken, oldest first."""
-        return [one for _, one in sorted(self._found, key=lambda pair: pair[0])]
+        return [one for _, one in sorted(self._found, key=itemgetter(0))]
 
     def take(self) -> None:
         """Go through everything that is ranked."""
@@ -237,10 +242,15 @@ class _Past:
         return "", ""
 
 
-def _warned(one: Candidate, labels: Labels) -> Candidate:
-    """Return a message or a summary that says why it may not be so any more, where it has to."""
-    period = labels.times.get(one.unit.version)
-    return one if period is None else telling(one, period.warning(labels.moment))
+def _add_warnings(found: list[Candidate], labels: Labels) -> list[Candidate]:
+    """Return messages and summaries with the reason why one may not be so any more."""
+    if not labels.times:
+        return found
+    periods = [labels.times.get(one.unit.version) for one in found]
+    return [
+        one if period is None else telling(one, period.warning(labels.moment))
+        for one, period in zip(found, periods, strict=True)
+    ]
 
 
 def _old(field: Field, documents: Ints, families: Sequence[int], terms: Terms) -> dict[int, Demotion]:
@@ -323,32 +333,13 @@ def _lone(field: Field, ranking: Ranking, documents: Ints, frame: Frame) -> Iter
             relevances,
             ranking.marks_of(places),
             ranking.scores_of(places),
-            map(Parts, repeat(ranking), places.tolist()),
+            map(partial, repeat(ranking.parts), places.tolist()),
             repeat(""),
             repeat(False) if external is None else external[places].tolist(),
             ranking.leader_scores(places),
             strict=False,
         ),
     )
-
-
-class Parts(Mapping[str, float]):
-    """What each signal adds to the relevance of an entry, read when somebody looks."""
-
-    __slots__ = ("_place", "_ranking")
-
-    def __init__(self, ranking: Ranking, place: int) -> None:
-        self._ranking = ranking
-        self._place = place
-
-    def __getitem__(self, name: str) -> float:
-        return self._ranking.parts(self._place)[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._ranking.parts(self._place))
-
-    def __len__(self) -> int:
-        return len(self._ranking.parts(self._place))
 
 
 def _marked_alike(field: Field, one: Candidate, other: int) -> bool:
@@ -439,7 +430,7 @@ def _score(units: Sequence[Candidate], ranking: Ranking, places: Sequence[int]) 
             relevance=relevance,
             boost=boost,
             score=score,
-            parts=Parts(ranking, place),
+            parts=partial(ranking.parts, place),
             external=any(entry.external for entry in one.unit.entries if isinstance(entry, Doc)),
             leader_score=leader_score,
         )

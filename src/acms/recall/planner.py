@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
-from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from acms.log import summary_levels, trust
@@ -90,7 +89,6 @@ def _named(item: ContextItem) -> str | None:
     return FACT if item.source is Source.FACT else item.actor_id
 
 
-NO_PARTS: Mapping[str, float] = {}
 NO_TRIMS: Mapping[str, Demotion] = {}
 T = TypeVar("T")
 
@@ -138,8 +136,8 @@ class Candidate(NamedTuple):
     relevance: float = 0.0
     boost: float = 0.0
     score: float = 0.0
-    #: What each signal adds to its worth.
-    parts: Mapping[str, float] = NO_PARTS
+    #: Returns what each signal adds to its worth.
+    parts: Callable[[], Mapping[str, float]] = dict
     #: Says what has to be told beside the text: of a fact, when it is so.
     label: str = ""
     #: Whether it is external text, or was made from some.
@@ -310,7 +308,7 @@ def fit(
             sessions.update(found.sessions)
             for id in trims.keys() & wanted:
                 rows[id] = trimmed(rows[id], trims[id].spans)
-        details = Details(rows, sessions, _rank(chosen, rows), query, dated)
+        details = Details(rows, sessions, query, dated)
         items = [item for choice in chosen for item in present(choice, counter, frame, details)]
         together = frame.joined(items) if isinstance(frame, TextFrame) else counter.count(joined(items))
         over = max(together, sum([item.token_count for item in items])) - budget
@@ -365,32 +363,20 @@ def finished(steps: Steps[T]) -> T:
     raise AssertionError("the plan asks for entries")
 
 
-def _rank(chosen: Sequence[Choice], rows: Mapping[str, Entry]) -> dict[str, int]:
-    """Return the rank of what was recalled by score, by id; of equal scores the older one is first."""
-    keys = [
-        (-choice.candidate.score, rows[entry.id].version if entry.id in rows else entry.version, entry.id)
-        for choice in chosen
-        if choice.candidate.source is not Source.WINDOW
-        for entry in choice.candidate.unit.entries
-    ]
-    keys.sort(key=itemgetter(0, 1))
-    return {id: rank for rank, (_, _, id) in enumerate(keys, 1)}
-
-
 class Details(NamedTuple):
     """What the items of one plan tell beside their choices."""
 
     #: Entries that the plan asked for, by id, and the names of their sessions, by context.
     rows: Mapping[str, Entry] = {}
     sessions: Mapping[str, str] = {}
-    #: Rank by score, by id; 0 for what was not recalled.
-    ranks: Mapping[str, int] = {}
     query: str = ""
     #: Whether messages tell the day.
     dated: bool = False
 
 
 NO_DETAILS = Details()
+PARTIAL = frozenset(("trimmed", "excerpt", "cut"))
+"""Rules by which a part of a unit is shown."""
 
 
 def present(
@@ -398,21 +384,20 @@ def present(
 ) -> list[ContextItem]:
     """Write a chosen unit as items, cut when it must be."""
     one = choice.candidate
-    rows, query = details.rows, details.query
+    rows = details.rows
     entries = [entry if isinstance(entry, Entry) else rows[entry.id] for entry in one.unit.entries]
     items = [
         _item(choice, entry, cost, frame, details) for entry, cost in zip(entries, one.costs, strict=True)
     ]
-    if one.label:
-        (item,) = _fit_items(choice, items, counter, frame, query)
-        return [_labelled(item, one, counter, frame)]
-    return _fit_items(choice, items, counter, frame, query)
+    if choice.rule in PARTIAL:
+        items = _shorten(choice, items, counter, frame, details.query)
+    return [_labelled(items[0], one, counter, frame)] if one.label else items
 
 
-def _fit_items(
+def _shorten(
     choice: Choice, items: list[ContextItem], counter: TokenCounter, frame: Frame, query: str
 ) -> list[ContextItem]:
-    """Cut the items of a chosen unit as the rule of its choice asks."""
+    """Return the items of a unit of which only a part is shown."""
     if choice.rule == "trimmed":
         (item,) = items
         tokens = counter.count(item.content) + frame.cost(item.role, (), _named(item))
@@ -421,7 +406,7 @@ def _fit_items(
         return _excerpts(items, choice.room, counter, frame, query)
     if choice.rule == "excerpt":
         return [_excerpt(items[0], choice.room, counter, frame, query)]
-    return cut_unit(items, choice.room, counter, frame) if choice.rule == "cut" else items
+    return cut_unit(items, choice.room, counter, frame)
 
 
 def _labelled(item: ContextItem, one: Candidate, counter: TokenCounter, frame: Frame) -> ContextItem:
@@ -507,7 +492,6 @@ def _item(choice: Choice, entry: Entry, tokens: int, frame: Frame, details: Deta
         content=entry.content,
         source=one.source,
         score=one.score,
-        rank=details.ranks.get(entry.id, 0),
         relevance=one.relevance,
         token_count=tokens,
         markers=entry.markers,
@@ -613,7 +597,7 @@ def ledger(
                     relevance=one.relevance,
                     boost=one.boost,
                     score=one.score,
-                    parts=dict(one.parts),
+                    parts=one.parts(),
                     tokens=one.tokens,
                     reason=choice.reason,
                 )

@@ -68,7 +68,7 @@ def _scored(one: Candidate, value: float) -> Candidate:
     return one._replace(
         relevance=value,
         score=raise_score(value, one.boost),
-        parts={SIGNAL: round(value, 4), **one.parts},
+        parts=lambda: {SIGNAL: round(value, 4), **one.parts()},
     )
 
 
