@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
@@ -27,7 +27,7 @@ from acms.model import (
     Span,
     State,
 )
-from acms.prompt_types import SEPARATOR, Verdict, paragraph, speak, under_days
+from acms.prompt_types import SEPARATOR, Verdict, paragraph, speak
 
 __all__ = [
     "Band",
@@ -105,9 +105,12 @@ class Synced:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ContextItem:
-    """One thing the model should see, and why."""
+    """One thing the model should see, and why.
+
+    The caller owns it. It is not frozen: a frozen dataclass of this size takes four times as long to build.
+    """
 
     #: Of the entry it shows.
     id: str
@@ -309,7 +312,8 @@ class ContextItems(list[ContextItem]):
         coverage: float = 1.0,
         tier: str = "words",
     ) -> None:
-        super().__init__(_ranked(items))
+        super().__init__(items)
+        _rank(self)
         #: The token budget they were chosen for, and what they use of it, frames included.
         self.budget = budget
         self.tokens = sum(item.token_count for item in items)
@@ -329,18 +333,6 @@ class ContextItems(list[ContextItem]):
         """Return the `n` items of the highest score, the best first; those of a window are not ranked."""
         ranked = sorted((item for item in self if item.rank), key=lambda item: item.rank)
         return ranked[:n]
-
-    def with_items(self, items: Sequence[ContextItem]) -> ContextItems:
-        """Return the same with other items in the place of its own."""
-        return ContextItems(
-            items,
-            budget=self.budget,
-            ledger=self.ledger,
-            context=self.context,
-            version=self.version,
-            coverage=self.coverage,
-            tier=self.tier,
-        )
 
     @property
     def confidence(self) -> float:
@@ -364,19 +356,17 @@ class ContextItems(list[ContextItem]):
         return joined(self)
 
 
-def _ranked(items: Sequence[ContextItem]) -> list[ContextItem]:
-    """Return items with their rank by score; of equal scores the older one is first."""
+def _rank(items: Iterable[ContextItem]) -> None:
+    """Give recalled items their rank by score; of equal scores the older one is first."""
     recalled = [item for item in items if item.source is not Source.WINDOW]
     recalled.sort(key=lambda item: (-item.score, item.version))
-    ranks = {id(item): rank for rank, item in enumerate(recalled, 1)}
-    return [
-        item if item.rank == (rank := ranks.get(id(item), 0)) else replace(item, rank=rank) for item in items
-    ]
+    for rank, item in enumerate(recalled, 1):
+        item.rank = rank
 
 
-def spoken(item: ContextItem) -> str:
-    """Write an item as a paragraph of a joined text."""
-    return paragraph(item.speaker or None, item.content, item.day, external=is_external(item))
+def spoken(item: ContextItem, day: str | None) -> str:
+    """Write an item as a paragraph of a joined text, with a day if there is one to tell."""
+    return paragraph(item.speaker or None, item.content, day, external=is_external(item))
 
 
 def is_external(item: ContextItem) -> bool:
@@ -387,7 +377,14 @@ def is_external(item: ContextItem) -> bool:
 
 def joined(items: Iterable[ContextItem]) -> str:
     """Join items as paragraphs; those without content are left out."""
-    return SEPARATOR.join(under_days([spoken(item) for item in items if item.content]))
+    written = [item for item in items if item.content]
+    return SEPARATOR.join(map(spoken, written, new_days(written)))
+
+
+def new_days(items: Sequence[ContextItem]) -> list[str | None]:
+    """Return the day that the paragraph of each item tells: None if the item before has the same day."""
+    before: list[str | None] = [None, *[item.day for item in items[:-1]]]
+    return [None if item.day == day else item.day for item, day in zip(items, before, strict=False)]
 
 
 def named(actor: str | None, role: Role | None) -> str | None:

@@ -23,7 +23,7 @@ from acms.recall.companions import add_companions
 from acms.recall.corpus import Field
 from acms.recall.fact_candidates import Known, When, measure_rarities
 from acms.recall.pipeline import Beside, plan_recall
-from acms.recall.planner import TextFrame
+from acms.recall.planner import Rows, TextFrame
 from acms.recall.request import Ranked, Recall
 from acms.results import ContextItems
 from acms.text.markers import WEIGHTS
@@ -68,7 +68,7 @@ def recalled(
     try:
         wanted = next(steps)
         while True:
-            wanted = steps.send({id: rows[id] for id in wanted})
+            wanted = steps.send(Rows({id: rows[id] for id in wanted}, {}))
     except StopIteration as end:
         result: ContextItems = end.value
         return result

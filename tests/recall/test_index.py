@@ -17,7 +17,7 @@ from acms.recall.companions import add_companions
 from acms.recall.corpus import Field
 from acms.recall.index import Segment, Snapshot
 from acms.recall.pipeline import plan_recall
-from acms.recall.planner import TextFrame
+from acms.recall.planner import Rows, TextFrame
 from acms.recall.query import Query, parse_query
 from acms.recall.ranking import Ranking
 from acms.recall.request import Ranked, Recall
@@ -118,7 +118,7 @@ def recalled(field: Field, question: Query, query: str, asks: bool) -> ContextIt
         wanted = next(steps)
         rows = {id: Log().say("user", "x") for id in wanted}
         while True:
-            steps.send(rows)
+            steps.send(Rows(rows, {}))
     except StopIteration as end:
         result: ContextItems = end.value
         return result

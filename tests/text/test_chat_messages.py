@@ -17,7 +17,7 @@ from acms.ports import TokenCounter
 from acms.prompt.messages import ChatPlan, Material, plan_chat
 from acms.recall.candidates import Terms, offer
 from acms.recall.pipeline import Gathered, _gathered
-from acms.recall.planner import TextFrame, candidate, present, suffix
+from acms.recall.planner import Rows, TextFrame, candidate, present, suffix
 from acms.recall.request import Ranked, Recall
 from acms.results import ContextItem
 from acms.text import chat_messages
@@ -69,7 +69,7 @@ def planned(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPla
     try:
         wanted = next(steps)
         while True:
-            wanted = steps.send({id: rows[id] for id in wanted})
+            wanted = steps.send(Rows({id: rows[id] for id in wanted}, {}))
     except StopIteration as end:
         plan: ChatPlan = end.value
         return plan

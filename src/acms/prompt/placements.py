@@ -62,9 +62,6 @@ LOOP = 1 / 3
 FAR = 32
 """How many rooms back the message that began a turn is looked for."""
 
-ASIDE = 0.05
-"""Share of a recall for what stands beside answers and shares no content word with the question, nor its meaning."""
-
 CUTOFF = 0.2
 """Least relevance, beside the best answer, of what is recalled beyond that."""
 

@@ -49,7 +49,6 @@ from acms.prompt.staying import Placed as History
 from acms.prompt.steps import Log, Readable, Recalling, Shrinking, Step, at, replaced
 from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage, Use
 from acms.results import ContextItems, Ledger
-from acms.text.tokenizer import terms, words
 
 __all__ = ["Rendered", "Report", "Request"]
 
@@ -495,7 +494,6 @@ class _Render:
             if not echoes - exclude:
                 break
             exclude |= echoes
-        items = _on_topic(items, step.query, int(placements.ASIDE * tokens))
         self._warnings += items.ledger.warnings
         # They do not read as what was said: of a fact it may be said until when it is so.
         other = {
@@ -691,24 +689,6 @@ def _older(atom: Atom, path: str) -> Left:
     ids = tuple([id for message in atom.messages for id in message.sources])
     tokens = sum([message.tokens or 0 for message in atom.messages])
     return Left(ids, path, "window", "older than the newest messages, with which the history begins", tokens)
-
-
-def _on_topic(items: ContextItems, query: str, room: int) -> ContextItems:
-    asked = set(terms(words(query)))
-    aside = [
-        item
-        for item in items
-        if item.source is not Source.FACT
-        and item.group is None
-        and item.relevance < 1 / 3
-        and asked.isdisjoint(terms(words(item.content)))
-    ]
-    gone = set[str]()
-    for item in sorted(aside, key=lambda item: -item.score):
-        room -= item.token_count
-        if room < 0:
-            gone.add(item.id)
-    return items.with_items([item for item in items if item.id not in gone])
 
 
 def _newest_cut(placed: History) -> list[str]:

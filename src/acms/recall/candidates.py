@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from dataclasses import field as given
 from functools import partial
 from itertools import repeat
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,12 +126,17 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
         elif not terms.include_current:
             rejected.append(Choice(one, False, "current_episode", "the current episode was not asked for"))
         else:
-            current.append(_warned(one, terms.labels))
+            current.append(one)
     offered = {entry.version for one in current for entry in one.unit.entries}.union(terms.shown)
     past = _Past(field, ranking, terms, frame, rejected, taken, offered, episode)
     past.take()
-    taken_in = [_warned(one, terms.labels) for one in past.in_order()]
-    return Offer(past=taken_in, current=current, rejected=rejected, trims=past.trims, days=field.days)
+    return Offer(
+        past=_add_warnings(past.in_order(), terms.labels),
+        current=_add_warnings(current, terms.labels),
+        rejected=rejected,
+        trims=past.trims,
+        days=field.days,
+    )
 
 
 class _Past:
@@ -159,7 +165,7 @@ class _Past:
 
     def in_order(self) -> list[Candidate]:
         """Return what was taken, oldest first."""
-        return [one for _, one in sorted(self._found, key=lambda pair: pair[0])]
+        return [one for _, one in sorted(self._found, key=itemgetter(0))]
 
     def take(self) -> None:
         """Go through everything that is ranked."""
@@ -236,10 +242,15 @@ class _Past:
         return "", ""
 
 
-def _warned(one: Candidate, labels: Labels) -> Candidate:
-    """Return a message or a summary that says why it may not be so any more, where it has to."""
-    period = labels.times.get(one.unit.version)
-    return one if period is None else telling(one, period.warning(labels.moment))
+def _add_warnings(found: list[Candidate], labels: Labels) -> list[Candidate]:
+    """Return messages and summaries with the reason why one may not be so any more."""
+    if not labels.times:
+        return found
+    periods = [labels.times.get(one.unit.version) for one in found]
+    return [
+        one if period is None else telling(one, period.warning(labels.moment))
+        for one, period in zip(found, periods, strict=True)
+    ]
 
 
 def _old(field: Field, documents: Ints, families: Sequence[int], terms: Terms) -> dict[int, Demotion]:
@@ -322,32 +333,14 @@ def _lone(field: Field, ranking: Ranking, documents: Ints, frame: Frame) -> Iter
             relevances,
             ranking.marks_of(places),
             ranking.scores_of(places),
-            map(Parts, repeat(ranking), places.tolist()),
+            map(partial, repeat(ranking.parts), places.tolist()),
             repeat(""),
             repeat(False) if external is None else external[places].tolist(),
             ranking.leader_scores(places),
+            ranking.find_asides(places),
             strict=False,
         ),
     )
-
-
-class Parts(Mapping[str, float]):
-    """What each signal adds to the relevance of an entry, read when somebody looks."""
-
-    __slots__ = ("_place", "_ranking")
-
-    def __init__(self, ranking: Ranking, place: int) -> None:
-        self._ranking = ranking
-        self._place = place
-
-    def __getitem__(self, name: str) -> float:
-        return self._ranking.parts(self._place)[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._ranking.parts(self._place))
-
-    def __len__(self) -> int:
-        return len(self._ranking.parts(self._place))
 
 
 def _marked_alike(field: Field, one: Candidate, other: int) -> bool:
@@ -387,8 +380,11 @@ def _current(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> list
         one = candidate(unit, Source.CURRENT, frame)
         left -= one.tokens
         found.append((one, at))
-    found.sort(key=lambda one: one[1] if one[1] >= 0 else len(field))
-    return [(one, at) if at < 0 else (_scored(one, ranking, at), at) for one, at in found]
+    asking = [pair for pair in found if pair[1] < 0]
+    answering = sorted([pair for pair in found if pair[1] >= 0], key=itemgetter(1))
+    places_found = [at for _, at in answering]
+    scored = _score([one for one, _ in answering], ranking, places_found)
+    return [*zip(scored, places_found, strict=True), *asking]
 
 
 def _backwards(places: Ints, marked: NDArray[np.bool_] | None) -> Iterator[int]:
@@ -413,19 +409,34 @@ def _ranked(one: Candidate, ranking: Ranking, places: Sequence[int]) -> Candidat
     A call says little and is cheap, its answer is dear and says what is asked.
     """
     best = max(places, key=lambda place: (ranking.scores.marked[place], -place))
-    found = _scored(one, ranking, best)
+    (found,) = _score([one], ranking, [best])
     return found if len(places) == 1 else found._replace(score=ranking.score_at_cost(best, one.tokens))
 
 
-def _scored(one: Candidate, ranking: Ranking, place: int) -> Candidate:
-    """Return a unit with the relevance and the score of one of its entries."""
-    return one._replace(
-        relevance=ranking.relevance(place),
-        boost=ranking.marks_of(np.array([place]))[0],
-        score=ranking.score(place),
-        parts=Parts(ranking, place),
-        leader_score=ranking.leader_scores(np.array([place]))[0],
+def _score(units: Sequence[Candidate], ranking: Ranking, places: Sequence[int]) -> list[Candidate]:
+    """Return units with the relevance and the score of one of their entries each."""
+    at = np.array(places, np.int64)
+    relevances: list[float] = ranking.relevances[at].tolist()
+    rows = zip(
+        units,
+        places,
+        relevances,
+        ranking.marks_of(at),
+        ranking.scores_of(at),
+        ranking.leader_scores(at),
+        strict=True,
     )
+    return [
+        one._replace(
+            relevance=relevance,
+            boost=boost,
+            score=score,
+            parts=partial(ranking.parts, place),
+            external=any(entry.external for entry in one.unit.entries if isinstance(entry, Doc)),
+            leader_score=leader_score,
+        )
+        for one, place, relevance, boost, score, leader_score in rows
+    ]
 
 
 def _source(unit: Unit[Doc]) -> Source:

@@ -7,6 +7,8 @@ where structure proves it: an edit, a retraction, the address of a fact.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,27 +32,27 @@ def add_companions(field: Field, ranking: Ranking) -> None:
 
     For each of the three best: the nearest one of the same speaker, and the nearest of all that are left.
     """
+    statements = (field.column("length") <= STATEMENT) & (field.column("group") < 0)
     leaders: list[int] = []
     for place in ranking.places.tolist():
         if len(leaders) == LEADERS or ranking.scores.plain[place] <= 0:
             break
-        if _is_statement(field, place) and not repeats_query(field, ranking.query, place):
+        if statements[place] and not repeats_query(field, ranking.query, place):
             leaders.append(place)
-    for leader in leaders:
-        for companion in _find_companions(field, ranking, leader):
+    if not leaders:
+        return
+    if ranking.allowed is not None:
+        statements &= ranking.allowed
+    nearness = _measure_nearness(field, leaders, statements)
+    for leader, values in zip(leaders, nearness, strict=True):
+        if ranking.query.space is not None:
+            values = _add_meaning(field, ranking, leader, values)
+        for companion in _find_nearest(field, leader, values):
             ranking.accompany(companion, leader)
 
 
-def _is_statement(field: Field, place: int) -> bool:
-    """Whether an entry is short and belongs to no tool group."""
-    return bool(field.column("length")[place] <= STATEMENT) and field.snapshot.alone(field.document(place))
-
-
-def _find_companions(field: Field, ranking: Ranking, leader: int) -> list[int]:
-    """Return the later statements that are nearest to one, by words and by meaning."""
-    nearness = _measure_nearness(field, leader, _may_accompany(field, ranking, leader))
-    if ranking.query.space is not None:
-        nearness = _add_meaning(field, ranking, leader, nearness)
+def _find_nearest(field: Field, leader: int, nearness: Floats) -> list[int]:
+    """Return the nearest statement of the speaker of one, and the nearest of all that are left."""
     codes, labels = field.labels
     own = labels[codes[leader]]
     same_speaker = np.array([(label.role, label.actor) == (own.role, own.actor) for label in labels], bool)
@@ -63,31 +65,28 @@ def _find_companions(field: Field, ranking: Ranking, leader: int) -> list[int]:
     return found
 
 
-def _may_accompany(field: Field, ranking: Ranking, leader: int) -> NDArray[np.bool_]:
-    """Return which entries are short statements of the same log said after another one, its answer left out."""
-    allowed = field.column("length") <= STATEMENT
-    allowed &= field.column("group") < 0
-    later = np.zeros(len(field), bool)
-    later[field.following(leader)] = True
-    later[leader + 1 : leader + 2] = False
-    allowed &= later
-    return allowed if ranking.allowed is None else allowed & ranking.allowed
-
-
-def _measure_nearness(field: Field, leader: int, allowed: NDArray[np.bool_]) -> Floats:
-    """Return BM25 of every entry that is allowed for the words of one as a query; 0 for all others."""
-    said, _ = field.snapshot.terms_of(field.document(leader))
-    terms = [number for number in said.tolist() if number not in subjectless_terms()]
-    postings = [field.postings(number) for number in terms]
-    often = np.array([len(places) for places, _ in postings], np.int64)
+def _measure_nearness(field: Field, leaders: Sequence[int], allowed: NDArray[np.bool_]) -> Floats:
+    """Return a row for each leader: BM25 of what was said after it for its words as a query; 0 for its answer."""
+    terms: list[int] = []
+    rows: list[int] = []
+    for row, leader in enumerate(leaders):
+        numbers, _ = field.snapshot.terms_of(field.document(leader))
+        own = [number for number in numbers.tolist() if number not in subjectless_terms()]
+        terms += own
+        rows += [row] * len(own)
+    places, counts, at = field.postings_of_terms(terms)
+    often = np.bincount(at, minlength=len(terms))
     rarities = np.log(1 + (len(field) - often + 0.5) / (often + 0.5)).astype(np.float32)
-    places = np.concatenate([np.zeros(0, np.int64), *(places for places, _ in postings)])
-    counts = np.concatenate([np.zeros(0, np.float32), *(counts for _, counts in postings)])
-    weights = np.repeat(rarities, often)
-    chosen = allowed[places]
-    places, counts, weights = places[chosen], counts[chosen], weights[chosen]
-    gains = weights * np.float32(K1 + 1) * counts / (counts + field.norms[places])
-    return np.bincount(places, gains, len(field)).astype(np.float32)
+    later = np.zeros((len(leaders), len(field)), bool)
+    for row, leader in enumerate(leaders):
+        later[row, field.following(leader)] = True
+        later[row, leader + 1 : leader + 2] = False
+    cells = np.array(rows, np.int64)[at] * len(field) + places
+    chosen = (later & allowed).ravel()[cells]
+    cells, places, counts, at = cells[chosen], places[chosen], counts[chosen], at[chosen]
+    gains = rarities[at] * np.float32(K1 + 1) * counts / (counts + field.norms[places])
+    found = np.bincount(cells, gains, later.size).astype(np.float32)
+    return found.reshape(later.shape)
 
 
 def _add_meaning(field: Field, ranking: Ranking, leader: int, nearness: Floats) -> Floats:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -167,7 +168,7 @@ class Known:
                     self.relevance[place],
                     float(self._marks[place]),
                     self.score(place),
-                    self.parts(place),
+                    partial(self.parts, place),
                     label=when,
                     external=doc.external,
                 )

@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from acms.errors import SessionNotFoundError
-from acms.log.encoding import locate
 from acms.log.in_force import NONE, Cover, Stale, Unit, Units, anchor, effective, shown_role, units
 from acms.log.read import SHOWN, cover_at, read_stretches, version_of
 from acms.log.trust import LEADING, instructs
@@ -28,6 +27,7 @@ from acms.recall.planner import (
     Candidate,
     Choice,
     Pairs,
+    Rows,
     Steps,
     candidate,
     finished,
@@ -37,7 +37,7 @@ from acms.recall.planner import (
     telling,
 )
 from acms.recall.request import Markers, Ranked, Reader, Recall
-from acms.recall.selection import capped, share
+from acms.recall.selection import capped, limit_asides, share
 from acms.results import Certainty, ContextItem, ContextItems
 from acms.runtime.threads import EACH, driven, off_loop
 
@@ -487,7 +487,7 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
         try:
             latest = await _latest(reader, found.field, asked.query)
             steps = plan_recall(found, asked, latest, reader.counter, reader.frame, facts)
-            return await _signed(reader, await fetched(steps, reader, asked.budget))
+            return await fetched(steps, reader, asked.budget)
         except Gone as gone:
             took_away(reader, gone, found, facts)
 
@@ -506,17 +506,6 @@ def _hold_others(found: Ranked, frame: Frame, tokens: int) -> None:
     frames = field.start * frame.cost(Role.USER, ())
     if int(field.column("tokens")[: field.start].sum()) + frames <= tokens:
         found.ranking.hold(np.arange(field.start))
-
-
-async def _signed(reader: Reader, found: ContextItems) -> ContextItems:
-    """Say of every item in which session it was said."""
-    names: dict[str, str] = {}
-    for item in found:
-        owner, _ = locate(item.id) or (found.context, 0)
-        if owner not in names:
-            names[owner] = await reader.indexes.session_of(owner)
-    signed = [replace(item, session_id=names[(locate(item.id) or (found.context, 0))[0]]) for item in found]
-    return found.with_items(signed)
 
 
 def took_away(reader: Reader, gone: Gone, found: Ranked, beside: Beside) -> None:
@@ -571,6 +560,10 @@ def plan_recall(
             external_share=asked.external_share,
         )
         offered = yield from reranked(offered, question, warnings)
+
+    if asked.relevant:
+        past, asides = limit_asides(offered.past, asked.budget)
+        offered = replace(offered, past=past, rejected=[*offered.rejected, *asides])
 
     def choose(limit: int) -> list[Choice]:
         found = share(offered.past, offered.current, limit, asked.floor, asked.external_share)
@@ -630,12 +623,8 @@ def recalled(
         last = -1 if own is None else found.field.place_of(own.entries[0].version - 1)
         return certainty(found.field, found.ranking, known, asks=last)
 
-    cuts = [
-        cut_warning(last.id, summary=last.kind is Kind.SUMMARY)
-        for choice in choices
-        for last in choice.candidate.unit.entries[-1:]
-        if choice.rule == "cut"
-    ]
+    last_entries = [choice.candidate.unit.entries[-1] for choice in choices if choice.rule == "cut"]
+    cuts = [cut_warning(entry.id, summary=entry.kind is Kind.SUMMARY) for entry in last_entries]
     return ContextItems(
         items,
         budget=budget,
@@ -671,7 +660,8 @@ async def fetched(steps: Steps[T], reader: Reader, tokens: int = 0) -> T:
         gone = [id for id in wanted if (row := rows.get(id)) is None or row.state is not State.LIVE]
         if gone:
             raise Gone(gone)
-        return rows
+        owners = {row.context for row in rows.values()}
+        return Rows(rows, {owner: await reader.indexes.session_of(owner) for owner in owners})
 
     return await driven(steps, answer, tokens)
 

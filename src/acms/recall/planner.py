@@ -16,11 +16,23 @@ from acms.log import summary_levels, trust
 from acms.log.encoding import locate
 from acms.log.in_force import FACT, Demotion, Doc, Lone, Unit, shown_role, speaker
 from acms.log.validity import labelled
-from acms.model import Entry, Kind, Media, Origin, Part, Privacy, Role, Source, Span, ToolCall, ToolResult
+from acms.model import Entry, Kind, Media, Part, Privacy, Role, Source, Span, ToolCall, ToolResult
 from acms.ports import Frame, TokenCounter
 from acms.privacy.modes import Cleared
-from acms.prompt_types import SEPARATOR, speak, under_days
-from acms.results import UNSURE, Certainty, ContextItem, Ledger, Others, Verdict, joined, spoken
+from acms.prompt_types import SEPARATOR, speak
+from acms.results import (
+    UNSURE,
+    Certainty,
+    ContextItem,
+    Ledger,
+    Others,
+    Verdict,
+    is_external,
+    joined,
+    named,
+    new_days,
+    spoken,
+)
 from acms.text.condense import condense_arguments, condense_output, split_records
 from acms.text.tokenizer import terms, words
 
@@ -44,7 +56,7 @@ class TextFrame:
         #: Whether the counts of paragraphs that begin with a letter add up, and those of such entries by id and text:
         #: of what is shown again nothing has to be read, and counting reads a table of millions of bytes.
         self._adds = bool(getattr(counter, "paragraphs", False))
-        self._counted: dict[tuple[str, int], int] = {}
+        self._counted: dict[tuple[str, Role | None, str | None, str | None, bool, int], int] = {}
 
     def cost(self, role: Role | None, parts: Sequence[Part], speaker: str | None = None) -> int:
         """Return the tokens of the speaker's name and the separator."""
@@ -61,18 +73,22 @@ class TextFrame:
             return self._count(joined(said))
         known = self._counted
         total = 0
-        texts = list(under_days(map(spoken, said)))
-        for item, text in zip(said[:-1], texts, strict=False):
-            key = item.id, hash(text)  # it may be shown cut, redacted, with a label, without its day
+        days = new_days(said)
+        for item, day in zip(said[:-1], days, strict=False):
+            # An entry may be cut, redacted or labelled, and a tool's answer be shown as text of the user.
+            key = item.id, item.role, item.actor_id, day, is_external(item), hash(item.content)
             count = known.get(key)
             if count is None:
                 if not _begins_with_letter(item):
                     return self._count(joined(said))
                 if len(known) >= COUNTED:
                     known.clear()
-                count = known[key] = self._count(text + SEPARATOR)
+                count = known[key] = self._count(spoken(item, day) + SEPARATOR)
             total += count
-        return total + (self._count(texts[-1]) if said else 0)
+        if not said:
+            return 0
+        last = said[-1]
+        return total + self._count(spoken(last, days[-1]))
 
 
 def _begins_with_letter(item: ContextItem) -> bool:
@@ -84,8 +100,6 @@ def _named(item: ContextItem) -> str | None:
     return FACT if item.source is Source.FACT else item.actor_id
 
 
-NO_PARTS: Mapping[str, float] = {}
-NO_ROWS: Mapping[str, Entry] = {}
 NO_TRIMS: Mapping[str, Demotion] = {}
 T = TypeVar("T")
 
@@ -104,8 +118,15 @@ class Scores(NamedTuple):
     warning: str = ""
 
 
+class Rows(NamedTuple):
+    """Entries that a plan asked for, by id, and the names of their sessions, by context."""
+
+    entries: Mapping[str, Entry]
+    sessions: Mapping[str, str]
+
+
 Steps: TypeAlias = Generator[list[str] | Pairs, Any, T]
-"""A plan under way: it asks for entries by id and goes on with them by id, or for `Scores`."""
+"""A plan under way: it asks for entries by id and goes on with `Rows`, or for `Scores`."""
 
 SUMMARIES_SHARE = 0.25
 """Share of what the latest message leaves that is reserved for summaries of what does not fit (decision 0061)."""
@@ -126,14 +147,16 @@ class Candidate(NamedTuple):
     relevance: float = 0.0
     boost: float = 0.0
     score: float = 0.0
-    #: What each signal adds to its worth.
-    parts: Mapping[str, float] = NO_PARTS
+    #: Returns what each signal adds to its worth.
+    parts: Callable[[], Mapping[str, float]] = dict
     #: Says what has to be told beside the text: of a fact, when it is so.
     label: str = ""
     #: Whether it is external text, or was made from some.
     external: bool = False
     #: Score of the statement it stands beside, which it is chosen with; 0 when it stands alone.
     leader_score: float = 0.0
+    #: Whether it shares neither a content word nor its meaning with the query, and only stands beside what does.
+    aside: bool = False
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -168,12 +191,7 @@ def candidate(unit: Unit[Entry] | Unit[Doc], source: Source, frame: Frame) -> Ca
     costs = tuple(
         [entry.tokens + frame.cost(shown_role(entry), entry.parts, speaker(entry)) for entry in unit.entries]
     )
-    external = any(map(_is_external, unit.entries))
-    return Candidate(unit, source, costs, sum(costs), external=external)
-
-
-def _is_external(entry: Entry | Doc) -> bool:
-    return entry.external if isinstance(entry, Doc) else trust.of(entry) is Origin.EXTERNAL
+    return Candidate(unit, source, costs, sum(costs))
 
 
 def telling(one: Candidate, told: str) -> Candidate:
@@ -285,6 +303,7 @@ def fit(
         return [], [_leave_out(choice) for choice in choose(budget)]
     limit = budget
     rows: dict[str, Entry] = {}
+    sessions: dict[str, str] = {}
     while True:
         choices = choose(limit)
         if trims:
@@ -297,12 +316,13 @@ def fit(
             if not isinstance(one, Entry) and one.id not in rows
         ]
         if wanted:
-            rows.update((yield wanted))
+            found: Rows = yield wanted
+            rows.update(found.entries)
+            sessions.update(found.sessions)
             for id in trims.keys() & wanted:
                 rows[id] = trimmed(rows[id], trims[id].spans)
-        items = [item for choice in chosen for item in present(choice, counter, frame, rows, query)]
-        if dated:
-            items = [replace(item, day=_day(item)) for item in items]
+        details = Details(rows, sessions, query, dated)
+        items = [item for choice in chosen for item in present(choice, counter, frame, details)]
         together = frame.joined(items) if isinstance(frame, TextFrame) else counter.count(joined(items))
         over = max(together, sum([item.token_count for item in items])) - budget
         if over <= 0 or limit < 0:
@@ -356,29 +376,41 @@ def finished(steps: Steps[T]) -> T:
     raise AssertionError("the plan asks for entries")
 
 
-def _day(item: ContextItem) -> str | None:
-    """Return the day of a message; what was written later, of facts and summaries, says nothing of theirs."""
-    said = item.speaker is not None and item.source is not Source.FACT
-    return item.created_at.astimezone(UTC).date().isoformat() if said else None
+class Details(NamedTuple):
+    """What the items of one plan tell beside their choices."""
+
+    #: Entries that the plan asked for, by id, and the names of their sessions, by context.
+    rows: Mapping[str, Entry] = {}
+    sessions: Mapping[str, str] = {}
+    query: str = ""
+    #: Whether messages tell the day.
+    dated: bool = False
+
+
+NO_DETAILS = Details()
+PARTIAL = frozenset(("trimmed", "excerpt", "cut"))
+"""Rules by which a part of a unit is shown."""
 
 
 def present(
-    choice: Choice,
-    counter: TokenCounter,
-    frame: Frame,
-    rows: Mapping[str, Entry] = NO_ROWS,
-    query: str = "",
+    choice: Choice, counter: TokenCounter, frame: Frame, details: Details = NO_DETAILS
 ) -> list[ContextItem]:
     """Write a chosen unit as items, cut when it must be."""
     one = choice.candidate
-    if one.label:
-        (item,) = present(choice._replace(candidate=one._replace(label="")), counter, frame, rows, query)
-        return [_labelled(item, one, counter, frame)]
-    if choice.rule == "score" and len(one.costs) == 1:  # most of them
-        (entry,) = one.unit.entries
-        return [_item(choice, entry if isinstance(entry, Entry) else rows[entry.id], one.tokens, frame)]
+    rows = details.rows
     entries = [entry if isinstance(entry, Entry) else rows[entry.id] for entry in one.unit.entries]
-    items = [_item(choice, entry, cost, frame) for entry, cost in zip(entries, one.costs, strict=True)]
+    items = [
+        _item(choice, entry, cost, frame, details) for entry, cost in zip(entries, one.costs, strict=True)
+    ]
+    if choice.rule in PARTIAL:
+        items = _shorten(choice, items, counter, frame, details.query)
+    return [_labelled(items[0], one, counter, frame)] if one.label else items
+
+
+def _shorten(
+    choice: Choice, items: list[ContextItem], counter: TokenCounter, frame: Frame, query: str
+) -> list[ContextItem]:
+    """Return the items of a unit of which only a part is shown."""
     if choice.rule == "trimmed":
         (item,) = items
         tokens = counter.count(item.content) + frame.cost(item.role, (), _named(item))
@@ -387,7 +419,7 @@ def present(
         return _excerpts(items, choice.room, counter, frame, query)
     if choice.rule == "excerpt":
         return [_excerpt(items[0], choice.room, counter, frame, query)]
-    return cut_unit(items, choice.room, counter, frame) if choice.rule == "cut" else items
+    return cut_unit(items, choice.room, counter, frame)
 
 
 def _labelled(item: ContextItem, one: Candidate, counter: TokenCounter, frame: Frame) -> ContextItem:
@@ -455,17 +487,21 @@ def _written(content: str, found: Sequence[tuple[int, int]], kept: Sequence[int]
     return written.rstrip() + (CUT.rstrip() if kept and kept[-1] != len(found) - 1 else "")
 
 
-def _item(choice: Choice, entry: Entry, tokens: int, frame: Frame) -> ContextItem:
+def _item(choice: Choice, entry: Entry, tokens: int, frame: Frame, details: Details) -> ContextItem:
     one = choice.candidate
-    redaction = None
+    role = shown_role(entry)
+    redaction = day = None
     if isinstance(entry, Cleared):  # the index knows what it was when it was stored
         redaction = entry.redaction
-        tokens = entry.tokens + frame.cost(shown_role(entry), entry.parts, speaker(entry))
+        tokens = entry.tokens + frame.cost(role, entry.parts, speaker(entry))
+    # The day on which a fact or a summary was written is not the day of what it says.
+    if details.dated and one.source is not Source.FACT and named(entry.actor, role) is not None:
+        day = entry.created_at.astimezone(UTC).date().isoformat()
     return ContextItem(
         id=entry.id,
         version=entry.version,
         position=entry.position,
-        role=shown_role(entry),
+        role=role,
         content=entry.content,
         source=one.source,
         score=one.score,
@@ -477,6 +513,8 @@ def _item(choice: Choice, entry: Entry, tokens: int, frame: Frame) -> ContextIte
         actor_id=entry.actor,
         metadata=entry.metadata,
         created_at=entry.created_at,
+        day=day,
+        session_id=details.sessions.get(entry.context),
         why=choice.reason,
         redaction=redaction,
         trust=trust.of(entry),
@@ -599,7 +637,7 @@ def ledger(
                     relevance=one.relevance,
                     boost=one.boost,
                     score=one.score,
-                    parts=dict(one.parts),
+                    parts=one.parts(),
                     tokens=one.tokens,
                     reason=choice.reason,
                 )

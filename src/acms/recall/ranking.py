@@ -17,6 +17,8 @@ from acms.text.tokenizer import function_terms
 
 CUTOFF = 0.25
 """Share of the best relevance below which a message does not answer (97.7 % of the evidence at 71 % of the tokens)."""
+NEAR = 2.0
+"""Standard deviations of meaning from which a message is about the question although it shares no word with it."""
 SHORT = 16
 """Tokens of a short entry: a budget has one candidate for each so many."""
 CANDIDATES = 256
@@ -114,6 +116,25 @@ class Ranking:
         if meaning is None:
             return self.scores.information
         return np.maximum(self.scores.information, np.clip(meaning / np.float32(SIGMA), 0, 1))
+
+    def find_asides(self, places: Ints) -> list[bool]:
+        """Return which messages share no content word with the query, nor lie near its meaning.
+
+        They only stand beside what does. The name of a speaker is no content word if there are others: all that
+        somebody says holds it. What is shown whatever it answers is no aside.
+        """
+        function = function_terms()
+        said = [pair for pair in zip(self.query.words, self.scores.holders, strict=True) if len(pair[1])]
+        content = [pair for pair in said if pair[0].terms[0] not in function]
+        named = [pair for pair in content if not pair[0].is_name]
+        on_topic = np.zeros(len(self.field), bool)
+        for _, holders in named or content or said:
+            on_topic[holders] = True
+        if self.scores.meaning_own is not None:
+            on_topic |= self.scores.meaning_own >= NEAR
+        on_topic[[*self._leaders, *self._held]] = True
+        found: list[bool] = (~on_topic[places]).tolist()
+        return found
 
     @cached_property
     def least(self) -> float:

@@ -13,7 +13,7 @@ from acms.log.in_force import Demotion, shown_role
 from acms.model import Entry, Kind, Privacy
 from acms.prompt_types import speak
 from acms.recall.candidates import Offer
-from acms.recall.planner import Candidate, Choice, Pairs, Scores, Steps, trimmed
+from acms.recall.planner import Candidate, Choice, Pairs, Rows, Scores, Steps, trimmed
 from acms.recall.selection import best_first, external_last
 
 SIGNAL = "rerank"
@@ -45,7 +45,10 @@ def reranked(offered: Offer, asked: Reranked, warnings: list[str]) -> Steps[Offe
     entries = [entry for index in order for entry in offered.past[index].unit.entries]
     known = {entry.id: entry for entry in entries if isinstance(entry, Entry)}
     wanted = [entry.id for entry in entries if entry.id not in known]
-    rows: Mapping[str, Entry] = {**known, **(yield wanted)} if wanted else known
+    rows: Mapping[str, Entry] = known
+    if wanted:
+        found: Rows = yield wanted
+        rows = {**known, **found.entries}
     texts = {index: text for index in order if (text := _text(offered.past[index], rows, offered.trims))}
     past = list(offered.past)
     if texts:
@@ -65,7 +68,7 @@ def _scored(one: Candidate, value: float) -> Candidate:
     return one._replace(
         relevance=value,
         score=raise_score(value, one.boost),
-        parts={SIGNAL: round(value, 4), **one.parts},
+        parts=lambda: {SIGNAL: round(value, 4), **one.parts()},
     )
 
 

@@ -14,6 +14,8 @@ EXCERPT = 0.5
 """A unit larger than this share of the budget may be shown as an excerpt when it does not fit."""
 EXCERPTS = 3
 """Best candidates that may be shown as an excerpt."""
+ASIDES = 0.05
+"""Share of a budget for what is above the cutoff only because it stands beside something that answers."""
 RESULT = 0.125
 """A tool call whose answers are larger than this share of the budget is shown with what in them answers."""
 
@@ -101,6 +103,23 @@ def share(
     return found + [choice for choice in shown if choice is not None]
 
 
+def limit_asides(past: Sequence[Candidate], budget: int) -> tuple[Sequence[Candidate], Sequence[Choice]]:
+    """Return candidates with the best asides that fit their share of a budget, and the choice to leave out the rest."""
+    asides = sorted([one for one in past if one.aside], key=best_first)
+    left = int(ASIDES * budget)
+    gone: dict[int, Choice] = {}
+    for one in asides:
+        if one.tokens <= left:
+            left -= one.tokens
+            continue
+        reason = (
+            "beside something that answers, but without a content word of the query or its meaning: such messages may "
+            f"take {ASIDES:.0%} of the budget"
+        )
+        gone[id(one)] = Choice(one, False, "aside", reason)
+    return [one for one in past if id(one) not in gone], list(gone.values())
+
+
 def capped(choices: list[Choice], most: int, external_share: float) -> list[Choice]:
     """Keep the best items by rank, so many at most, no group divided.
 
@@ -161,8 +180,8 @@ def _by_score(
 
     External text beyond its share waits until all other text had its turn.
     """
-    order = sorted(range(len(past)), key=lambda index: _leaders_first(past[index]))
-    whole = sum(one.tokens for one in past) <= left
+    order = sorted(range(len(past)), key=list(map(_leaders_first, past)).__getitem__)
+    whole = sum([one.tokens for one in past]) <= left
     chosen: dict[int, Choice] = {}
     ranks = {False: 0, True: 0}
     waiting: dict[int, bool] = {}
@@ -172,14 +191,16 @@ def _by_score(
         excerpt = ranks[one.external] < EXCERPTS
         ranks[one.external] += 1
         choice = _choose(one, budget, external.limit(one, left), whole=whole, excerpt=excerpt)
-        if one.external and not choice.included:
+        if choice.included:
+            taken = choice.room or one.tokens
+            left -= taken
+            external.spend(one, taken)
+        elif one.external:
             waiting[index] = excerpt
             if one.tokens <= left:
                 beyond_share.add(index)
             continue
         chosen[index] = choice
-        left -= _taken(choice)
-        external.spend(one, _taken(choice))
     external.binds = any(
         not choice.included and choice.candidate.relevance > 0
         for choice in chosen.values()
@@ -190,21 +211,23 @@ def _by_score(
         if external.binds:
             chosen[index] = external.left_out(one) if index in beyond_share else _too_large(one, left)
         else:
-            chosen[index] = _choose(one, budget, left, whole=whole, excerpt=excerpt)
-            left -= _taken(chosen[index])
+            choice = chosen[index] = _choose(one, budget, left, whole=whole, excerpt=excerpt)
+            left -= (choice.room or one.tokens) if choice.included else 0
     return list(map(chosen.__getitem__, range(len(past)))), left
 
 
 def _choose(one: Candidate, budget: int, left: int, *, whole: bool, excerpt: bool) -> Choice:
     """Choose a candidate whole, what in a tool call answers, or an excerpt, if it fits into what is left."""
     tokens = one.tokens
-    room = min(left, max(int(budget * RESULT), LEAST)) if len(one.costs) > 1 and not whole else 0
-    if tokens > room >= min(one.costs) + LEAST:
-        why = f"what answers in a tool call of {tokens} tokens"
-        return Choice(one, True, "excerpt", why, room)
+    single = len(one.costs) == 1
+    if not single and not whole:
+        room = min(left, max(int(budget * RESULT), LEAST))
+        if tokens > room >= min(one.costs) + LEAST:
+            why = f"what answers in a tool call of {tokens} tokens"
+            return Choice(one, True, "excerpt", why, room)
     if tokens <= left:
         return _chosen((one, True, "score", _reason(one), 0))
-    if excerpt and tokens > budget * EXCERPT and left >= LEAST and len(one.costs) == 1:
+    if excerpt and single and tokens > budget * EXCERPT and left >= LEAST:
         why = f"an excerpt of {tokens} tokens, relevant to the query"
         return Choice(one, True, "excerpt", why, min(left, max(budget // 3, LEAST)))
     return _too_large(one, left)
@@ -218,13 +241,6 @@ def _reason(one: Candidate) -> str:
         return "the budget holds the whole session"
     markers = one.unit.markers
     return f"marked {', '.join(markers)}, and relevant" if markers else "relevant to the query"
-
-
-def _taken(choice: Choice) -> int:
-    """Return the tokens that a choice takes."""
-    if not choice.included:
-        return 0
-    return choice.room or choice.candidate.tokens
 
 
 _chosen: Callable[[tuple[Candidate, bool, str, str, int]], Choice] = partial(tuple.__new__, Choice)
