@@ -647,7 +647,7 @@ async def test_a_history_says_who_spoke_whatever_the_name(codec: Codec) -> None:
         assert rendered.manifest.messages  # each stretch of text is found again in its entry
 
 
-async def test_all_system_messages_that_a_log_begins_with_are_shown_or_none() -> None:
+async def test_all_system_messages_that_a_log_begins_with_are_shown_or_an_error_says_so() -> None:
     rng = random.Random(11)
     async with ACMS("rules", open_storage("memory://"), None) as session:
         rules = [f"Rule {number}: count twice." for number in range(20)]
@@ -664,8 +664,13 @@ async def test_all_system_messages_that_a_log_begins_with_are_shown_or_none() ->
         written = await session.messages("the lathe", budget=1500)
         assert [one["content"] for one in written][:20] == rules
         short = await base.render(budget=300)
-        assert [one for one in short.warnings if "take half of the room: they are left out" in one]
-        assert rules[0] not in json.dumps(short.payload)
+        assert [message.text for message in short.messages][:20] == rules
+        with pytest.raises(FitError, match="the system messages that the log begins with") as raised:
+            await base.render(budget=200)
+        more = raised.value.required - raised.value.budget
+        assert f"raise the budget by {more}" in raised.value.options
+        rendered = await base.render(budget=200 + 2 * more)
+        assert [message.text for message in rendered.messages][:20] == rules
 
 
 async def test_a_fork_goes_on_with_what_was_kept_before_it_in_a_form_that_is_read() -> None:

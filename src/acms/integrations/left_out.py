@@ -7,17 +7,12 @@ log keeps everything; a request made of it ends where the list ends.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from acms.log.in_force import Unit
 from acms.model import Entry, Role, ToolCall
-from acms.ports import StorageBackend, TokenCounter
-from acms.privacy.stage import Stage
-from acms.prompt.render_log import RenderLog
+from acms.prompt.selected import SelectedLog
 from acms.prompt.steps import Readable
-from acms.recall.pipeline import Gathered
 from acms.results import ContextItems, Synced
 from acms.session import ACMS
 
@@ -75,56 +70,15 @@ def without(session: ACMS, hidden: Collection[str]) -> Readable:
     return _Without(session, frozenset(hidden)) if hidden else session
 
 
-class _Without:
+class _Without(SelectedLog):
     def __init__(self, session: ACMS, hidden: frozenset[str]) -> None:
-        self._session = session
+        super().__init__(session, lambda unit: all(entry.id not in hidden for entry in unit.entries))
         self._hidden = hidden
-
-    @property
-    def session_id(self) -> str:
-        return self._session.session_id
 
     @property
     def ends_at(self) -> str:
         """Not None: what was placed when all was shown is not gone on with."""
         return "list"
 
-    @property
-    def effort(self) -> float:
-        return self._session.effort
-
-    @property
-    def counter(self) -> TokenCounter:
-        return self._session.counter
-
-    @property
-    def storage(self) -> StorageBackend:
-        return self._session.storage
-
-    @property
-    def stage(self) -> Stage:
-        return self._session.stage
-
-    @property
-    def render_log(self) -> RenderLog | None:
-        return self._session.render_log
-
-    async def context_id(self) -> str | None:
-        return await self._session.context_id()
-
-    async def said(self, *, budget: int | None = None, **how: Any) -> Gathered:
-        more = 0
-        while True:
-            asked = None if budget is None else budget + more
-            found = await self._session.said(budget=asked, **how)
-            units = [unit for unit in found.units if not self._hides(unit)]
-            lost = sum(entry.tokens for unit in found.units if self._hides(unit) for entry in unit.entries)
-            if asked is None or found.whole or lost <= more:
-                return replace(found, units=units)
-            more = lost
-
     async def recall_for_prompt(self, query: str, *, exclude: Iterable[str] = (), **how: Any) -> ContextItems:
-        return await self._session.recall_for_prompt(query, exclude={*exclude, *self._hidden}, **how)
-
-    def _hides(self, unit: Unit[Entry]) -> bool:
-        return any(entry.id in self._hidden for entry in unit.entries)
+        return await super().recall_for_prompt(query, exclude={*exclude, *self._hidden}, **how)

@@ -40,10 +40,12 @@ from acms.prompt import steps as contents
 from acms.prompt.content import PARTS, Content, Recipe, steps_of, twins
 from acms.prompt.manifest import Manifest
 from acms.prompt.render import Rendered, Report, Request
+from acms.prompt.selected import show_only
 from acms.prompt.steps import (
     Elsewhere,
     Hint,
     Inside,
+    Log,
     Plugged,
     Readable,
     Recalling,
@@ -139,12 +141,40 @@ class Builder(Recipe):
 
     # ── what shrinks ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def history(self, content: Content, *, priority: int = SHRINKABLE) -> Self:
+    def history(
+        self,
+        content: Content,
+        *,
+        only: Iterable[str] | None = None,
+        first: Iterable[str] = (),
+        priority: int = SHRINKABLE,
+    ) -> Self:
         """Add the newest messages that fit, at least the last one, which is cut if it must be.
 
-        When room is short the start moves, in steps, so that it need not move at every turn.
+        When room is short the start moves, in steps, so that it need not move at every turn. The system messages that a
+        log begins with stay in front.
+
+        Of a session, `only` names the entries that are shown, by their ids: all others can be recalled. `first` names
+        entries that stay in front too, however old they are; `FitError` if they leave no room for the newest message.
         """
+        if only is not None or first:
+            content = self._selected(content, only, first)
         return self._shrinking("history", content, Window(), priority)
+
+    def _selected(self, content: Content, only: Iterable[str] | None, first: Iterable[str]) -> Content:
+        """Return a session of which only some entries are shown, some of them in front."""
+        made, steps = self._read(content, "content")
+        session = steps[0].session if len(steps) == 1 and isinstance(steps[0], Log) else None
+        if session is None or isinstance(session, Elsewhere):
+            raise ValidationError(
+                "only and first are for the history of one session of this process",
+                field="content",
+                options=("give history(session, …) a session that is opened here",),
+            )
+        front = tuple(validation.ids(first, "first"))
+        if only is not None:
+            session = show_only(session, {*validation.ids(only, "only"), *front})
+        return type(self)(made.codec)._with(Log(session, first=front))
 
     def last(self, content: Content, n: int, *, priority: int = SHRINKABLE) -> Self:
         """Add the last n messages of a content, wherever in it they stand.

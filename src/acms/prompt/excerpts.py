@@ -6,8 +6,9 @@ A first line says what the block is. Nothing in an excerpt can close the block o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from acms.log.encoding import locate
 from acms.model import Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Composed, Piece
 from acms.ports import Codec
@@ -20,34 +21,38 @@ TOOL_CALL = "tool call"
 ARROW = "→"
 
 
-def write_pieces(items: Sequence[ContextItem], session: str, *, counted: bool) -> tuple[Piece, ...]:
+def write_pieces(items: Sequence[ContextItem], own: Collection[str], *, counted: bool) -> tuple[Piece, ...]:
     """Return recalled items as pieces in their order; a tool call and its results are one.
 
-    Where some are from other sessions than the one of that name, each says where it is from. `counted` says that the
-    tokens of the items are those of the codec.
+    `own` are the logs of the conversation: its own, and those it was forked from. If some items are from others, each
+    says where it is from. `counted` says that the tokens of the items are those of the codec.
     """
-    elsewhere = any(item.session_id not in (None, session) for item in items)
+    places = [None if _is_own(item, own) else f"session {item.session_id}" for item in items]
+    if any(places):
+        places = [place or "this session" for place in places]
     found: list[Piece] = []
     group: str | None = None
-    for item in items:
+    for item, place in zip(items, places, strict=True):
         if not item.content:
             continue
         if group is not None and item.group == group and found:
             found[-1] = _add_result(found[-1], item)
             continue
         group = item.group
-        text = chat_messages.inside(_write(item, session if elsewhere else None), chat_messages.RECALLED)
+        text = chat_messages.inside(_write(item, place), chat_messages.RECALLED)
         plain = counted and text == speak(item.speaker, item.content)
         tokens = item.token_count if plain else None
         found.append(Piece(text, item.id, item.score, (item.id,), tokens))
     return tuple(found)
 
 
-def _write(item: ContextItem, session: str | None) -> str:
-    """Return an item as a paragraph that says who, when and, if a session is named, in which one it was said."""
-    place = None
-    if session is not None:
-        place = "this session" if item.session_id in (None, session) else f"session {item.session_id}"
+def _is_own(item: ContextItem, own: Collection[str]) -> bool:
+    owner = locate(item.id)
+    return owner is None or owner[0] in own or item.session_id is None
+
+
+def _write(item: ContextItem, place: str | None) -> str:
+    """Return an item as a paragraph that says who said it, when and in which session."""
     speaker = TOOL_CALL if _only_calls(item) else item.speaker
     return paragraph(speaker, item.content, item.day, place=place, external=is_external(item))
 

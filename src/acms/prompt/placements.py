@@ -59,6 +59,8 @@ OWN = 2 / 3
 """Share of the room beyond which the newest turn is cut, so that it can go on growing."""
 LOOP = 1 / 3
 """Share of the room that is left free for a loop of tools, at most."""
+INSTRUCTIONS = 0.9
+"""Share of the room that the system messages of a log may take: the newest message needs the rest."""
 FAR = 32
 """How many rooms back the message that began a turn is looked for."""
 

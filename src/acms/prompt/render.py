@@ -143,6 +143,11 @@ class Rendered:
         """Whether an earlier render was given to compare with."""
         return self._after is not None
 
+    @property
+    def placed(self) -> tuple[PromptMessage, ...]:
+        """The messages in order, before a codec merges them: each with the ids of the entries whose text it shows."""
+        return tuple([one.message for one in self._placed])
+
     @cached_property
     def messages(self) -> tuple[PromptMessage, ...]:
         """The messages in the normal form of the codec: what `codec.parse(payload)` gives back, with their sources."""
@@ -430,13 +435,19 @@ class _Render:
             result=self._limit // placements.RESULT,
             asked=asked,
             tools=bool(self._tools),
-            name=placements.shape(*self._shape(names, stays, log.session, recall)),
+            name=placements.shape(*self._shape(names, stays, log.session, recall, log.first)),
             told=self._told,
             ask=ask,
+            first=log.first,
         )
 
     def _shape(
-        self, names: Sequence[str], stays: Pair, session: Readable, recall: Recalling | None
+        self,
+        names: Sequence[str],
+        stays: Pair,
+        session: Readable,
+        recall: Recalling | None,
+        first: Sequence[str],
     ) -> list[Json]:
         """Return what prompts have in common whose recalls stand at the same places."""
         found: list[Json] = [self._codec.name, self._codec.model, self._budget, names[stays.history]]
@@ -445,7 +456,7 @@ class _Render:
             where = json.dumps(options["where"], default=str, sort_keys=True)
             found += [recall.tokens, session.effort, options["scope"], options["min_relevance"]]
             found += [where, options["limit"]] if options["where"] or options["limit"] else []
-        return [*found, str(session.stage.mode or "")]
+        return [*found, *first, str(session.stage.mode or "")]
 
     async def _recalled(self, tree: Scope, resolved: Resolved) -> Scope:
         """Return the tree with what the past says, beside what is shown anyway.
@@ -472,7 +483,7 @@ class _Render:
             seen.update(item.id for item in items)
             self._found[path] = items
             same = self._codec.counter.name == step.session.counter.name
-            pieces = excerpts.write_pieces(items, step.session.session_id, counted=same)
+            pieces = excerpts.write_pieces(items, await _own_logs(step.session), counted=same)
             found = excerpts.write_block(pieces, self._codec)
             made[path] = remembering(step, name, tokens + frame if tokens else 0, found)
             if left is not None:
@@ -654,6 +665,15 @@ class _Fit(NamedTuple):
     marks: tuple[CacheMark, ...]
     #: Raw tokens it was fitted to.
     limit: int | None
+
+
+async def _own_logs(session: Readable) -> set[str]:
+    """Return the ids of a session's log and of those it was forked from."""
+    id = await session.context_id()
+    if id is None:
+        return set()
+    context = await session.storage.context(id)
+    return {id, *(owner for owner, _ in context.lineage)}
 
 
 def _part_of(one: Placed) -> str:

@@ -267,10 +267,25 @@ class Resolver:
             gathered = replace(gathered, units=content.uncovered(gathered.units, own))
         if wanted is not None or own is not None:
             units = self._atoms(gathered, counter, place.begins)
+        if step.first:
+            units = await self._with_first(step, gathered, units, place.begins)
         messages = sum([len(unit.entries) for unit in gathered.units])
         complete = gathered.whole and own is None and (count is None or messages <= count)
         await self._note(gathered, view, complete)
         return units
+
+    async def _with_first(
+        self, step: Log, gathered: Gathered, units: Sequence[Atom], begins: bool
+    ) -> list[Atom]:
+        """Return the units of a log with some in front that are never left out, also when they were not read."""
+        rows = await step.session.storage.get(step.first)
+        front = [
+            Unit((entry,)) for entry in step.session.stage.entries([row for row in rows if row is not None])
+        ]
+        atoms = self._atoms(replace(gathered, units=front), step.session.counter.name, begins)
+        named = set(step.first)
+        rest = [unit for unit in units if named.isdisjoint(unit.messages[0].sources)]
+        return [*(unit._replace(mandatory=True) for unit in atoms), *rest]
 
     def _atoms(self, gathered: Gathered, counter: str, begins: bool) -> list[Atom]:
         units = gathered.units

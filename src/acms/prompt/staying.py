@@ -13,7 +13,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from acms.errors import SessionNotFoundError
+from acms.errors import FitError, SessionNotFoundError
 from acms.knowledge import DOUBT
 from acms.log import summary_levels
 from acms.log.encoding import is_summary
@@ -134,8 +134,11 @@ class Staying:
         name: str,
         told: dict[str, Any],
         ask: Ask,
+        first: Sequence[str] = (),
     ) -> None:
         self._session = session
+        #: Ids of entries that stand in front and are never left out.
+        self._first = first
         self._recall = recall
         self._codec = codec
         #: Raw tokens for all of it.
@@ -503,16 +506,16 @@ class Staying:
     ) -> tuple[int, tuple[Piece, ...]]:
         """Show more of the history in what room the answers left; what it shows is not shown twice."""
         while True:
-            left = (
-                room
-                - sum(costs[start:])
-                - (self._cost([excerpts.write_block(found, self._codec)]) if found else 0)
-            )
-            if not start or costs[start - 1] > left:
+            block = self._cost([excerpts.write_block(found, self._codec)]) if found else 0
+            left = room - sum(costs[start:]) - block
+            earlier = start
+            while earlier and costs[earlier - 1] <= left:
+                earlier -= 1
+                left -= costs[earlier]
+            earlier = _start_of_exchange(units, earlier, start)
+            if earlier == start:
                 return start, found
-            while start and costs[start - 1] <= left:
-                start -= 1
-                left -= costs[start]
+            start = earlier
             seen = placements.visible(units[start:], (), self._told)
             found = tuple([piece for piece in found if not placements.shows(seen.get(piece.id), piece.text)])
 
@@ -547,7 +550,7 @@ class Staying:
         turn = min(placements.turn(units, asked=self._asked), max(0, len(units) - 1))
         own = sum(costs[turn:])
         most = room if turn == len(units) - 1 or own <= room * placements.OWN else int(room * placements.HALF)
-        return placements.newest(costs, int(room * share), most, turn)
+        return _start_of_exchange(units, placements.newest(costs, int(room * share), most, turn), turn)
 
     def _with_question(self, read: Read, older: Sequence[Atom], costs: Sequence[int]) -> Read:
         """Put what the newest turn began with in front, when it is older than what is shown."""
@@ -559,16 +562,33 @@ class Staying:
         return read._replace(lead=lead, levels=(*read.levels, level))
 
     async def _with_instructions(self, read: Read) -> Read:
-        """Put the system messages that the log begins with in front, when not all of it is shown."""
+        """Put the system messages that the log begins with in front, when not all of it is shown.
+
+        They are never left out: `FitError` if they leave no room for the newest message.
+        """
         if read.whole and self._cost(read.units) <= self._room:
             return read
         found = await instructions(self._session.storage, self._session.stage, read.gathered)
+        if self._first:
+            known = {entry.id for unit in found for entry in unit.entries}
+            rows = await self._session.storage.get([id for id in self._first if id not in known])
+            there = [row for row in rows if row is not None and row.state is State.LIVE]
+            found = [*found, *(Unit((entry,)) for entry in self._session.stage.entries(there))]
         units = self._atoms(found, read.gathered.labels.by_id([], found))
-        if self._cost(units) > self._room // 2:
-            self._notes.append(
-                "the system messages that the log begins with take half of the room: they are left out"
+        needed = self._cost(units)
+        most = int(self._room * placements.INSTRUCTIONS)
+        if needed > most:
+            raise FitError(
+                f"the system messages that the log begins with, and what is to stand first, take {needed} tokens; "
+                f"beside everything else the budget leaves {most} for them",
+                budget=most,
+                required=needed,
+                where="prompt/history",
+                options=(
+                    f"raise the budget by {needed - most}",
+                    "retract them, and write them into the prompt with system(…)",
+                ),
             )
-            return read
         shown = _sources(units, ())
         return read._replace(
             units=[unit for unit in read.units if shown.isdisjoint(unit.messages[0].sources)],
@@ -703,6 +723,12 @@ class Staying:
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
+    def _own_logs(self) -> set[str]:
+        """Ids of the log and of those it was forked from."""
+        context = self._context
+        return set() if context is None else {context.id, *(owner for owner, _ in context.lineage)}
+
+    @property
     def _depth(self) -> int:
         """Tokens that may be recalled for a turn."""
         assert self._recall is not None
@@ -727,7 +753,7 @@ class Staying:
                 else placements.answers(items, int(tokens * placements.FILLED), placements.CUTOFF)
             )
             new = [one for one in chosen if not placements.shows(seen.get(one.id), one.content)]
-            found = excerpts.write_pieces(new, self._recall.session.session_id, counted=same)
+            found = excerpts.write_pieces(new, self._own_logs, counted=same)
             over = self._cost([excerpts.write_block(found, self._codec)]) - depth if found else 0
             if over <= 0:
                 return found
@@ -751,6 +777,13 @@ def _reasoned(units: Sequence[Atom], began: int) -> list[Atom]:
 def _level(unit: Atom) -> tuple[str, int]:
     """Return a message that stands in front, whole, as it is kept."""
     return unit.messages[0].sources[0], 0
+
+
+def _start_of_exchange(units: Sequence[Atom], start: int, most: int) -> int:
+    """Return the first unit from a start on that does not answer what is no longer shown, `most` at the latest."""
+    while 0 < start < most and units[start].messages[0].role is Role.ASSISTANT:
+        start += 1
+    return start
 
 
 def _question_of(lead: Sequence[Atom]) -> str:

@@ -157,6 +157,8 @@ class Log(NamedTuple):
 
     session: Readable
     newest: int | None = None
+    #: Ids of entries that stand in front and are never left out.
+    first: tuple[str, ...] = ()
 
 
 class Fixed(NamedTuple):

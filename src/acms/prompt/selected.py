@@ -1,0 +1,92 @@
+"""A session of which a prompt shows only some entries.
+
+A framework or a gateway holds a list of its own: what the list leaves out is kept in the log and can be recalled, and
+is not shown among the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from acms.log.in_force import Unit
+from acms.model import Entry
+from acms.prompt.steps import Readable
+
+if TYPE_CHECKING:
+    from acms.ports import StorageBackend, TokenCounter
+    from acms.privacy.stage import Stage
+    from acms.prompt.render_log import RenderLog
+    from acms.recall.pipeline import Gathered
+    from acms.results import ContextItems
+
+
+class SelectedLog:
+    """A session as a prompt reads it, without the units of entries that are not to be shown."""
+
+    def __init__(self, session: Readable, shows: Callable[[Unit[Entry]], bool]) -> None:
+        self._session = session
+        self._shows = shows
+
+    @property
+    def session_id(self) -> str:
+        """The caller's name for the conversation."""
+        return self._session.session_id
+
+    @property
+    def ends_at(self) -> int | str | None:
+        """The version at which it ends, or its tag; None for a session, which goes on."""
+        return self._session.ends_at
+
+    @property
+    def effort(self) -> float:
+        """Share of a prompt's room that what is recalled for a turn may take."""
+        return self._session.effort
+
+    @property
+    def counter(self) -> TokenCounter:
+        """How the tokens of its messages are counted."""
+        return self._session.counter
+
+    @property
+    def storage(self) -> StorageBackend:
+        """Where its log lies."""
+        return self._session.storage
+
+    @property
+    def stage(self) -> Stage:
+        """What may leave of its entries."""
+        return self._session.stage
+
+    @property
+    def render_log(self) -> RenderLog | None:
+        """What keeps its renders; None where they are not kept."""
+        return getattr(self._session, "render_log", None)
+
+    async def context_id(self) -> str | None:
+        """Return the id of its log; None while nothing was written."""
+        return await self._session.context_id()
+
+    async def said(self, *, budget: int | None = None, **how: Any) -> Gathered:
+        """Return what is in force and shown as units, oldest first; a budget is filled with what is shown."""
+        more = 0
+        while True:
+            asked = None if budget is None else budget + more
+            found = await self._session.said(budget=asked, **how)
+            units = [unit for unit in found.units if self._shows(unit)]
+            hidden = [unit for unit in found.units if not self._shows(unit)]
+            lost = sum(entry.tokens for unit in hidden for entry in unit.entries)
+            if asked is None or found.whole or lost <= more:
+                return replace(found, units=units)
+            more = lost
+
+    async def recall_for_prompt(self, query: str, *, exclude: Iterable[str] = (), **how: Any) -> ContextItems:
+        """Return what a prompt shows beside its history."""
+        return await self._session.recall_for_prompt(query, exclude=exclude, **how)
+
+
+def show_only(session: Readable, ids: Iterable[str]) -> SelectedLog:
+    """Return a session of which only some entries are shown; a tool call with its results if one of them is."""
+    shown = frozenset(ids)
+    return SelectedLog(session, lambda unit: any(entry.id in shown for entry in unit.entries))
