@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from acms.log.encoding import locate
-from acms.model import Role, Text, ToolCall, ToolResult
+from acms.model import Role, Source, Text, ToolCall, ToolResult
 from acms.plan.nodes import Composed, Piece
 from acms.ports import Codec
 from acms.prompt_types import SEPARATOR, PromptMessage, paragraph, speak
 from acms.results import ContextItem, is_external
 from acms.text import chat_messages
+from acms.text.tokenizer import terms, words
 
 TOOL_CALL = "tool call"
 """Under what name a call of a tool stands, with its result behind an arrow."""
@@ -44,6 +45,17 @@ def write_pieces(items: Sequence[ContextItem], own: Collection[str], *, counted:
         tokens = item.token_count if plain else None
         found.append(Piece(text, item.id, item.score, (item.id,), tokens))
     return tuple(found)
+
+
+def drop_repeated_facts(items: Sequence[ContextItem]) -> list[ContextItem]:
+    """Return recalled items without facts all of whose words stand in a message among them."""
+    said = [set(terms(words(item.content))) for item in items if item.source is not Source.FACT]
+    return [
+        item
+        for item in items
+        if item.source is not Source.FACT
+        or not any(words_said.issuperset(terms(words(item.content))) for words_said in said)
+    ]
 
 
 def _is_own(item: ContextItem, own: Collection[str]) -> bool:

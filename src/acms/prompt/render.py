@@ -483,7 +483,8 @@ class _Render:
             seen.update(item.id for item in items)
             self._found[path] = items
             same = self._codec.counter.name == step.session.counter.name
-            pieces = excerpts.write_pieces(items, await _own_logs(step.session), counted=same)
+            items_shown = excerpts.drop_repeated_facts(items)
+            pieces = excerpts.write_pieces(items_shown, await _own_logs(step.session), counted=same)
             found = excerpts.write_block(pieces, self._codec)
             made[path] = remembering(step, name, tokens + frame if tokens else 0, found)
             if left is not None:

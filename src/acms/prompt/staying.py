@@ -752,7 +752,8 @@ class Staying:
                 if single
                 else placements.answers(items, int(tokens * placements.FILLED), placements.CUTOFF)
             )
-            new = [one for one in chosen if not placements.shows(seen.get(one.id), one.content)]
+            told = excerpts.drop_repeated_facts(chosen)
+            new = [one for one in told if not placements.shows(seen.get(one.id), one.content)]
             found = excerpts.write_pieces(new, self._own_logs, counted=same)
             over = self._cost([excerpts.write_block(found, self._codec)]) - depth if found else 0
             if over <= 0:
