@@ -7,6 +7,7 @@ A first line says what the block is. Nothing in an excerpt can close the block o
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 
 from acms.log.encoding import locate
 from acms.model import Role, Source, Text, ToolCall, ToolResult
@@ -21,6 +22,8 @@ TOOL_CALL = "tool call"
 """Under what name a call of a tool stands, with its result behind an arrow."""
 ARROW = "→"
 
+_BEGIN = datetime.min.replace(tzinfo=UTC)
+
 
 def write_pieces(items: Sequence[ContextItem], own: Collection[str], *, counted: bool) -> tuple[Piece, ...]:
     """Return recalled items as pieces in their order; a tool call and its results are one.
@@ -28,6 +31,7 @@ def write_pieces(items: Sequence[ContextItem], own: Collection[str], *, counted:
     `own` are the logs of the conversation: its own, and those it was forked from. If some items are from others, each
     says where it is from. `counted` says that the tokens of the items are those of the codec.
     """
+    items = _oldest_first(items)
     places = [None if _is_own(item, own) else f"session {item.session_id}" for item in items]
     if any(places):
         places = [place or "this session" for place in places]
@@ -45,6 +49,21 @@ def write_pieces(items: Sequence[ContextItem], own: Collection[str], *, counted:
         tokens = item.token_count if plain else None
         found.append(Piece(text, item.id, item.score, (item.id,), tokens))
     return tuple(found)
+
+
+def _oldest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
+    """Return messages of all sessions in order of time behind what is known and summaries; tool calls stay together."""
+    began: dict[str, datetime] = {}
+    for item in items:
+        if item.group is not None:
+            began.setdefault(item.group, item.created_at)
+
+    def key(item: ContextItem) -> tuple[bool, datetime]:
+        said = item.source is not Source.FACT and item.role is not None
+        when = item.created_at if item.group is None else began[item.group]
+        return said, when if said else _BEGIN
+
+    return sorted(items, key=key)
 
 
 def drop_repeated_facts(items: Sequence[ContextItem]) -> list[ContextItem]:

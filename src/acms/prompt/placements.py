@@ -377,7 +377,7 @@ def _shorter(part: Part, tokens: int, counter: TokenCounter, question: str, entr
     if not isinstance(part, ToolResult):
         return part
     output = condense.condense_output(part.output, tokens, counter, question=question, entry=entry)
-    return replace(part, output=output or part.output)
+    return replace(part, output=output or condense.CUT)
 
 
 def variable_costs(unit: Atom, counter: TokenCounter) -> list[int]:

@@ -337,7 +337,7 @@ def _lone(field: Field, ranking: Ranking, documents: Ints, frame: Frame) -> Iter
             repeat(""),
             repeat(False) if external is None else external[places].tolist(),
             ranking.leader_scores(places),
-            ranking.find_asides(places),
+            ranking.distances(places),
             strict=False,
         ),
     )

@@ -37,7 +37,7 @@ def add_companions(field: Field, ranking: Ranking) -> None:
     for place in ranking.places.tolist():
         if len(leaders) == LEADERS or ranking.scores.plain[place] <= 0:
             break
-        if statements[place] and not repeats_query(field, ranking.query, place):
+        if statements[place] and ranking.on_topic[place] and not repeats_query(field, ranking.query, place):
             leaders.append(place)
     if not leaders:
         return

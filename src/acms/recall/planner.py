@@ -155,8 +155,8 @@ class Candidate(NamedTuple):
     external: bool = False
     #: Score of the statement it stands beside, which it is chosen with; 0 when it stands alone.
     leader_score: float = 0.0
-    #: Whether it shares neither a content word nor its meaning with the query, and only stands beside what does.
-    aside: bool = False
+    #: How far it is from a message that shares a content word with the query, or its meaning: 0, 1, or 2 for more.
+    distance: int = 0
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -117,24 +117,36 @@ class Ranking:
             return self.scores.information
         return np.maximum(self.scores.information, np.clip(meaning / np.float32(SIGMA), 0, 1))
 
-    def find_asides(self, places: Ints) -> list[bool]:
-        """Return which messages share no content word with the query, nor lie near its meaning.
+    @cached_property
+    def on_topic(self) -> NDArray[np.bool_]:
+        """Return which messages share a content word with the query, or lie near its meaning.
 
-        They only stand beside what does. The name of a speaker is no content word if there are others: all that
-        somebody says holds it. What is shown whatever it answers is no aside.
+        The name of a speaker is no content word if there are others: all that somebody says holds it.
         """
         function = function_terms()
         said = [pair for pair in zip(self.query.words, self.scores.holders, strict=True) if len(pair[1])]
         content = [pair for pair in said if pair[0].terms[0] not in function]
-        named = [pair for pair in content if not pair[0].is_name]
-        on_topic = np.zeros(len(self.field), bool)
-        for _, holders in named or content or said:
-            on_topic[holders] = True
+        unnamed = [pair for pair in content if not pair[0].is_name]
+        found = np.zeros(len(self.field), bool)
+        for _, holders in unnamed or content or said:
+            found[holders] = True
         if self.scores.meaning_own is not None:
-            on_topic |= self.scores.meaning_own >= NEAR
-        on_topic[[*self._leaders, *self._held]] = True
-        found: list[bool] = (~on_topic[places]).tolist()
+            found |= self.scores.meaning_own >= NEAR
         return found
+
+    def distances(self, places: Ints) -> list[int]:
+        """Return how far each message is from what is on topic: 0 for itself, 1 for the next one, else 2.
+
+        What is shown whatever it answers counts as on topic.
+        """
+        near = np.zeros(len(self.field) + 2, bool)
+        near[:-2] |= self.on_topic
+        near[2:] |= self.on_topic
+        found = np.where(near[1:-1], 1, 2)
+        found[self.on_topic] = 0
+        found[[*self._leaders, *self._held]] = 0
+        distances: list[int] = found[places].tolist()
+        return distances
 
     @cached_property
     def least(self) -> float:

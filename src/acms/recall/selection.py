@@ -104,17 +104,22 @@ def share(
 
 
 def limit_asides(past: Sequence[Candidate], budget: int) -> tuple[Sequence[Candidate], Sequence[Choice]]:
-    """Return candidates with the best asides that fit their share of a budget, and the choice to leave out the rest."""
-    asides = sorted([one for one in past if one.aside], key=best_first)
+    """Return what is about the query and the best of what stands next to it, and the choice to leave out the rest.
+
+    A message without a content word of the query, or its meaning, is only worth its tokens as the other half of an
+    exchange: such messages have a small share of the budget together.
+    """
+    asides = sorted([one for one in past if one.distance], key=best_first)
     left = int(ASIDES * budget)
     gone: dict[int, Choice] = {}
     for one in asides:
-        if one.tokens <= left:
+        if one.distance == 1 and one.tokens <= left:
             left -= one.tokens
             continue
         reason = (
-            "beside something that answers, but without a content word of the query or its meaning: such messages may "
-            f"take {ASIDES:.0%} of the budget"
+            f"next to a message about the query, but not about it: such messages may take {ASIDES:.0%} of the budget"
+            if one.distance == 1
+            else "neither it nor the message before or after it is about the query"
         )
         gone[id(one)] = Choice(one, False, "aside", reason)
     return [one for one in past if id(one) not in gone], list(gone.values())
