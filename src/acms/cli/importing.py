@@ -17,8 +17,16 @@ from acms.branches import limits
 from acms.branches.importers import FORMATS, Conversation, Import, Turn, open_import
 from acms.cli.base import Shell, command, contexts, continued, interruptible
 from acms.cli.render import Column
-from acms.errors import ACMSError, IdempotencyMismatchError, ValidationError
+from acms.errors import (
+    ACMSError,
+    EntryNotFoundError,
+    GoneError,
+    IdempotencyMismatchError,
+    ValidationError,
+)
 from acms.log import validation
+from acms.log.in_force import GONE
+from acms.model import Origin
 from acms.ports import StorageBackend
 from acms.results import Synced
 from acms.session import ACMS
@@ -189,9 +197,12 @@ class _Importer:
                     one = sessions.get(piece.id)
                     if one is None:
                         plan = survey[piece.id]
+                        if piece.fork is not None and piece.fork.conversation in sessions:
+                            await _flush(sessions[piece.fork.conversation])
                         log = await stack.enter_async_context(await self._open(piece, names))
                         one = _Open(log, _counts(names[piece.id], plan.conversation.title, plan.read))
                         sessions[piece.id] = one
+                    await self._take_back(one, piece.taken_back)
                     await self._store(one, piece.messages, whole=opened.whole)
                     done += len(piece.messages)
                     report(done, total)
@@ -211,7 +222,7 @@ class _Importer:
                 options=("leave it out: each conversation becomes a session",),
             )
         names: dict[str, str] = {}
-        for one in plans:
+        for one in sorted(plans, key=lambda one: one.fork is not None):
             if one.fork is not None:
                 names[one.id] = f"{names[one.fork.conversation]}-{one.fork.first[:8]}"
             else:
@@ -237,6 +248,20 @@ class _Importer:
                 version = shared.replaces[0][0] if shared.replaces else shared.version
                 await (await trunk.fork(version, name)).close()
         return await continued(self._storage, name, self._shell.namespace)
+
+    async def _take_back(self, one: _Open, keys: Sequence[str]) -> None:
+        """Retract messages that an earlier import stored."""
+        if one.counts["session"] not in self._names:
+            return
+        for key in keys:
+            context = await one.session.context_id()
+            try:
+                await one.session.get(key)
+            except (EntryNotFoundError, GoneError):
+                continue
+            assert context is not None
+            before = (await self._storage.head(context)).version
+            one.counts["retracted"] += await one.session.retract(key, reason=GONE) > before
 
     async def _store(self, one: _Open, turns: Sequence[Turn], *, whole: bool) -> None:
         if whole:
@@ -279,7 +304,9 @@ async def _store_alone(one: _Open, turn: Turn) -> None:
         (receipt,) = await one.session.ingest_many([turn])
     except IdempotencyMismatchError as error:
         stored = await one.session.get(turn["key"])
-        if stored.content == turn.get("content", "") and list(stored.parts) == list(turn.get("parts", ())):
+        says_the_same = stored.content == turn.get("content", "")
+        was_external = stored.origin is Origin.EXTERNAL
+        if says_the_same and was_external != (turn.get("origin") == Origin.EXTERNAL):
             option = "import it into another session, if it was imported with another --trust before"
             raise IdempotencyMismatchError(str(error), options=(option, *error.options)) from error
         _count(one.counts, await one.session.sync([turn]))

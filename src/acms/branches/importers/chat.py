@@ -11,7 +11,8 @@ from typing import cast
 
 from acms.branches import limits
 from acms.branches.importers.conversation import moment
-from acms.branches.importers.source import EXPECTED, LINES, is_object, parse_record
+from acms.branches.importers.documents import EXPECTED, parse_record
+from acms.branches.importers.source import LINES, is_object
 from acms.branches.importers.turns import admit_turn, count_records
 from acms.errors import TooLargeError, ValidationError
 from acms.log import foreign, validation

@@ -69,7 +69,7 @@ class Import:
                 messages = [turn for turn in piece.messages if says_something(turn)]
                 if len(messages) < len(piece.messages):
                     self.skipped["messages that say nothing"] += len(piece.messages) - len(messages)
-                if not messages:
+                if not messages and not piece.taken_back:
                     continue
                 records += len(messages)
                 if records > limits.RECORDS:
@@ -147,9 +147,10 @@ def read_export(
     held: dict[str, Conversation] = {}
     for piece in opened.pieces():
         before = held.get(piece.id)
-        held[piece.id] = (
-            piece if before is None else replace(piece, messages=[*before.messages, *piece.messages])
-        )
+        if before is not None:
+            messages = [*before.messages, *piece.messages]
+            piece = replace(piece, messages=messages, taken_back=[*before.taken_back, *piece.taken_back])
+        held[piece.id] = piece
     return Export(format=opened.format, conversations=list(held.values()), skipped=dict(opened.skipped))
 
 
