@@ -55,7 +55,7 @@ class ImportSession(Protocol):
 class Sessions(Protocol):
     """The sessions that an import writes to."""
 
-    def open(self, name: str) -> AbstractAsyncContextManager[ImportSession]:
+    def session(self, name: str) -> AbstractAsyncContextManager[ImportSession]:
         """Open a session by its name; its first message begins one that is not there."""
         ...
 
@@ -152,10 +152,11 @@ class Importer:
             async for piece in _read_pieces(opened):
                 one = sessions.get(piece.id)
                 if one is None:
-                    if piece.fork is not None and piece.fork.conversation in sessions:
-                        await _flush(sessions[piece.fork.conversation], opened)
-                    await self._make_fork(piece, names)
-                    log = await stack.enter_async_context(self._sessions.open(names[piece.id]))
+                    if piece.fork is not None and piece.fork.key is not None:
+                        trunk = sessions[piece.fork.conversation]
+                        await _flush(trunk, opened)
+                        await self._make_fork(trunk.session, piece.fork.key, names[piece.id])
+                    log = await stack.enter_async_context(self._sessions.session(names[piece.id]))
                     plan = survey[piece.id]
                     one = _Open(log, Stored(names[piece.id], plan.conversation.title, plan.read))
                     sessions[piece.id] = one
@@ -195,15 +196,13 @@ class Importer:
             return None
         return next((name for name in self._names if name.endswith(f"-{one.ending}")), None)
 
-    async def _make_fork(self, piece: Conversation, names: Mapping[str, str]) -> None:
-        """Make the session of a branch that shares messages with another conversation."""
-        name, fork = names[piece.id], piece.fork
-        if fork is None or fork.key is None or name in self._names:
+    async def _make_fork(self, trunk: ImportSession, key: str, name: str) -> None:
+        """Make the session of a branch that shares the messages up to a key with another conversation."""
+        if name in self._names:
             return
-        async with self._sessions.open(names[fork.conversation]) as trunk:
-            shared = await trunk.get(fork.key)
-            version = shared.replaces[0][0] if shared.replaces else shared.version
-            await (await trunk.fork(version, name)).close()
+        shared = await trunk.get(key)
+        version = shared.replaces[0][0] if shared.replaces else shared.version
+        await (await trunk.fork(version, name)).close()
 
     async def _take_back(self, one: _Open, keys: Sequence[str]) -> None:
         """Retract messages that an earlier import stored."""

@@ -117,7 +117,7 @@ class _Sessions:
         self._namespace = namespace
 
     @asynccontextmanager
-    async def open(self, name: str) -> AsyncGenerator[ACMS]:
+    async def session(self, name: str) -> AsyncGenerator[ACMS]:
         """Open a session by its name."""
         async with await continued(self._storage, name, self._namespace) as one:
             yield one

@@ -91,6 +91,13 @@ class Source:
                 ended = ended or (filled and data.endswith(b"\n"))
         return False
 
+    def check_size(self, most: int) -> None:
+        """Raise `TooLargeError` for a file of more bytes that has not one record a line."""
+        with self._opened() as file:
+            size = file.seek(0, 2)
+        if size > most and not self.has_records:
+            raise TooLargeError(f"has more than {most:,} bytes, and not one record a line", field=self.name)
+
     def records(self) -> Iterator[tuple[str, Json]]:
         """Yield (place, value) of each line; of a document its elements, or itself when it is no list."""
         for _, value in self.located():
