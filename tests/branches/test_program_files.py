@@ -14,7 +14,7 @@ from acms import ACMS, Prompt, ToolCall, ToolResult, open_storage
 from acms.branches import limits
 from acms.branches.importers import Fork, documents, open_import, read_export
 from acms.errors import ValidationError
-from tests.branches.program_files import ARGUMENTS, FILES, START, WITH_TOOLS, File, at, lines, rewound
+from tests.branches.program_files import ARGUMENTS, ASK, FILES, START, WITH_TOOLS, File, at, lines, rewound
 from tests.providers.test_transcripts import CODECS
 
 
@@ -155,8 +155,8 @@ def test_no_more_than_one_record_is_held(name: str, held: list[int], tmp_path: P
     [
         ('[1, -2.5e3, "a\\"]\u20ac", {"é": [null, {}]}, [], true]', [None] * 6),
         (
-            ' { "a" : [12, {"b": "[,]"}, "😀"],\n "c": {"d": [1]}, "e": [] , "f": 34 } ',
-            ["a", "a", "a", "c", "f"],
+            ' { "a" : [12, {"b": "[,]"}, "😀"],\n "c": {"d": [1]}, "e":[] , "f": 34 } ',
+            ["a", "a", "a", "c", "e", "f"],
         ),
         ("[]", []),
         ("{}", []),
@@ -173,12 +173,16 @@ def test_a_document_is_split_wherever_its_buffer_ends(
     whole = json.loads(document.removeprefix("\ufeff"))
     parts = whole if isinstance(whole, list) else [whole]
     if isinstance(whole, dict):
-        parts = [one for value in whole.values() for one in (value if isinstance(value, list) else [value])]
+        parts = [
+            one
+            for value in whole.values()
+            for one in (value if isinstance(value, list) and value else [value])
+        ]
     assert [piece.value for piece in pieces] == parts
     assert [piece.member for piece in pieces] == members
     for piece in pieces:
         read = data[piece.span.offset : piece.span.offset + piece.span.size]
-        assert json.loads(read) == piece.value
+        assert (json.loads(read) if read else []) == piece.value
 
 
 @pytest.mark.parametrize(
@@ -200,6 +204,12 @@ def test_a_document_that_is_not_json_is_an_error_with_its_line(
     with pytest.raises(ValidationError) as caught:
         read_export(tmp_path / "a.json")
     assert str(caught.value) == message
+
+
+def test_a_member_that_is_an_empty_list_tells_the_format_too(tmp_path: Path) -> None:
+    run = {"history": [{"role": "user", "content": ASK}], "trajectory": [], "info": {}}
+    (tmp_path / "run.traj").write_text(json.dumps(run))
+    assert read_export(tmp_path / "run.traj").format == "swe-agent"
 
 
 def test_a_turn_that_was_abandoned_is_a_branch(tmp_path: Path) -> None:

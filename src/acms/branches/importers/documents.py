@@ -40,7 +40,7 @@ class Span(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of a document: an element of a list, or a member that is no list."""
+    """A part of a document: an element of a list, or a member that is no list or an empty one."""
 
     #: The member that it is in, or is; None in a document that is a list.
     member: str | None
@@ -68,6 +68,8 @@ def _split_list(cursor: _Cursor, member: str | None) -> Iterator[Piece]:
     cursor.skip()
     if cursor.peek() == "]":
         cursor.skip()
+        if member is not None:
+            yield Piece(member, [], cursor.empty_span(), listed=False)
         return
     number = 0
     while True:
@@ -159,6 +161,10 @@ class _Cursor:
         self._at = end
         self._offset += size
         return value, span
+
+    def empty_span(self) -> Span:
+        """Return the place before the position, of which nothing is read again."""
+        return Span(self._offset, 0, 0)
 
     def error(self, message: str, at: int | None = None) -> ValidationError:
         """Return the error of a document that is not JSON at an index of the text, else at the position."""
