@@ -9,7 +9,12 @@ import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
+
+from langchain_core.messages import convert_to_messages
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.sqlite import SqliteSaver
 
 QUESTIONS = (
     ("Which database does the orders service use?", "PostgreSQL 18"),
@@ -118,6 +123,34 @@ def _use(id: str, name: str) -> dict[str, Any]:
 
 def _answer(id: str, text: str) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": id, "content": [{"type": "text", "text": text}]}
+
+
+def rewound(*, rewinds: bool) -> str:
+    """Return a session of Claude Code with parallel calls, before or after the user went back to its second prompt."""
+    made: list[Any] = []
+
+    def line(kind: str, uuid: str, parent: str | None, content: Any, answer: str | None = None) -> None:
+        message = {"role": kind, "content": content, "id": answer or uuid}
+        made.append({"parentUuid": parent, "isSidechain": False, "sessionId": "s2", "type": kind, "message": message,
+                     "uuid": uuid, "timestamp": at(len(made))})  # fmt: skip
+
+    line("user", "p1", None, ASK)
+    line("assistant", "a1", "p1", [_use("toolu_1", "lookup")], answer="msg_1")
+    line("assistant", "a2", "a1", [_use("toolu_2", "incidents")], answer="msg_1")
+    line("user", "r1", "a1", [_answer("toolu_1", OUTPUT)])
+    line("user", "r2", "a2", [_answer("toolu_2", OTHER_OUTPUT)])
+    line("assistant", "a3", "r2", [{"type": "text", "text": ANSWER}])
+    made.append({"type": "system", "uuid": "s1", "parentUuid": "a3", "sessionId": "s2", "isSidechain": False})
+    line("user", "p2", "s1", "Deploy now.")
+    line("assistant", "a4", "p2", [{"type": "text", "text": "Deployed."}])
+    line("user", "p3", "a4", "Roll it back.")
+    line("assistant", "a5", "p3", [{"type": "text", "text": "Rolled back."}])
+    if rewinds:
+        line("user", "p4", "a4", "Is it up?")
+        line("user", "p5", "s1", DEPLOY)
+        line("assistant", "a6", "p5", [{"type": "text", "text": NOTED}])
+        line("user", "p6", "a6", OWNER)
+    return lines(*made)
 
 
 def _codex() -> File:
@@ -812,6 +845,27 @@ def _discord() -> File:
     return File("Shop - orders [7].json", "discord", text, PEOPLE, True, False, False, ["7"], skipped)
 
 
+# ── memories ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _mem0() -> File:
+    said = [ANSWER, DEPLOY, OWNER]
+    memories = [{"id": f"m{number}", "memory": text, "user_id": "ana", "created_at": at(number)}
+                for number, text in enumerate(said)]  # fmt: skip
+    messages = [("user", text) for text in said]
+    text = json.dumps({"results": memories[::-1]})
+    return File("memories.json", "mem0", text, messages, models=False, usage=False, ids=["ana"])
+
+
+def write_checkpoints(path: Path) -> None:
+    """Write a SQLite file as LangGraph does."""
+    config: Any = {"configurable": {"thread_id": "lg1", "checkpoint_ns": ""}}
+    messages = convert_to_messages([{**one, "id": f"m{number}"} for number, one in enumerate(CHAT)])
+    with SqliteSaver.from_conn_string(str(path)) as saver:
+        state: Any = {**empty_checkpoint(), "channel_values": {"messages": messages}}
+        saver.put(config, state, {"source": "loop", "step": 1}, {})
+
+
 FILES: dict[str, File] = {
     "claude-code": _claude_code(),
     "codex": _codex(),
@@ -840,4 +894,5 @@ FILES: dict[str, File] = {
     "open-webui": _open_webui(),
     "slack": _slack(),
     "discord": _discord(),
+    "mem0": _mem0(),
 }

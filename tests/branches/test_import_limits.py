@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from acms import ACMS, open_storage
 from acms.branches import limits
-from acms.branches.importers import LineReader, read_chat, read_export
+from acms.branches.importers import read_chat, read_export
 from acms.cli.commands import app
 from acms.codecs import AnthropicMessages, OpenAIChat
 from acms.errors import TooLargeError, ValidationError
@@ -236,9 +236,7 @@ def test_no_file_says_itself_where_it_comes_from(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(line)
     (turn,) = read_chat(tmp_path / "a.jsonl")
     assert turn["origin"] == "external"
-    (turn,) = LineReader("a").read(line, 1)
-    assert turn["origin"] == "external"
-    (turn,) = LineReader("a", trust=True).read(line, 1)
+    (turn,) = read_chat(tmp_path / "a.jsonl", trust=True)
     assert "origin" not in turn
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from weakref import ReferenceType, ref
 
 import pytest
 
 from acms import ACMS, Prompt, ToolCall, ToolResult, open_storage
-from acms.branches.importers import open_import, read_export
+from acms.branches import limits
+from acms.branches.importers import Fork, documents, open_import, read_export
 from acms.errors import ValidationError
-from tests.branches.program_files import ARGUMENTS, FILES, START, WITH_TOOLS, File
+from tests.branches.program_files import ARGUMENTS, ASK, FILES, START, WITH_TOOLS, File, at, lines, rewound
 from tests.providers.test_transcripts import CODECS
 
 
@@ -67,14 +70,160 @@ def test_with_tools_has_a_message_of_each_kind() -> None:
     assert {role for role, _ in WITH_TOOLS} == {"user", "assistant", "tool"}
 
 
-def test_a_message_is_read_before_the_next_line(tmp_path: Path) -> None:
-    """A large transcript is not held: what is wrong at its end does not keep its first message from coming."""
+class Record(dict[str, Any]):
+    """A record of a file whose life can be followed."""
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records were held whenever one more was parsed."""
+    alive: list[ReferenceType[Record]] = []
+    counts: list[int] = []
+    parse_json, decode_json = limits.parse_json, limits.decode_json
+
+    def follow(value: Any) -> Any:
+        counts.append(sum(one() is not None for one in alive))
+        if not isinstance(value, dict):
+            return value
+        record = Record(value)
+        alive.append(ref(record))
+        return record
+
+    def decode(*arguments: Any) -> Any:
+        value, end = decode_json(*arguments)
+        return follow(value), end
+
+    def parse(*arguments: Any) -> Any:
+        return follow(parse_json(*arguments))
+
+    monkeypatch.setattr(limits, "parse_json", parse)
+    monkeypatch.setattr(limits, "decode_json", decode)
+    return counts
+
+
+def gemini_messages() -> list[dict[str, Any]]:
+    return [
+        {"id": f"m{n}", "timestamp": at(n), "type": "user", "content": f"Message {n}."} for n in range(40)
+    ]
+
+
+def langsmith_runs() -> list[dict[str, Any]]:
+    """Return runs as an export has them: the newest first."""
+    made: list[dict[str, Any]] = []
+    for number in range(40):
+        message = {"role": "user", "content": f"Message {number}."}
+        made.append({"id": f"r{number:02}", "run_type": "llm", "inputs": {"messages": [message]}, "outputs": {},
+                     "start_time": at(number), "trace_id": f"t{number}",
+                     "extra": {"metadata": {"thread_id": "t"}}})  # fmt: skip
+    return made[::-1]
+
+
+GEMINI_HEAD = {"sessionId": "s1", "projectHash": "ab12", "startTime": at(0)}
+#: Text of a file, and how many records of it are held when the next one is parsed.
+LONG_FILES = {
+    "rewritten.jsonl": (
+        lines(GEMINI_HEAD, {"id": "m0", "type": "user", "content": "Draft."}, *gemini_messages()),
+        1,
+    ),
+    "session.json": (
+        json.dumps({"messages": gemini_messages(), **GEMINI_HEAD}),
+        2,
+    ),  # the first, for the format
+    "runs.jsonl": (lines(*langsmith_runs()), 1),
+    "runs.json": (json.dumps(langsmith_runs(), indent=1), 1),
+    "conversations.json": (json.dumps(json.loads(FILES["chatgpt"].text) * 9), 1),
+    "claude.jsonl": (FILES["claude-code"].text * 3, 4),  # the lines of one answer and its results
+}
+
+
+@pytest.mark.parametrize("name", LONG_FILES)
+def test_no_more_than_one_record_is_held(name: str, held: list[int], tmp_path: Path) -> None:
+    path = tmp_path / name
+    text, most = LONG_FILES[name]
+    path.write_text(text)
+    read = [(piece.id, [turn["content"] for turn in piece.messages]) for piece in open_import(path).pieces()]
+    assert max(held) == most
+    assert len(held) >= 18, "each record was parsed, for the format and to be read"
+    if name.startswith(("rewritten", "session", "runs")):
+        id = "t" if name.startswith("runs") else "s1"
+        assert read == [(id, [f"Message {number}."]) for number in range(40)], "in their order"
+
+
+@pytest.mark.parametrize("read_ahead", [1, 7, 64])
+@pytest.mark.parametrize(
+    ("document", "members"),
+    [
+        ('[1, -2.5e3, "a\\"]\u20ac", {"é": [null, {}]}, [], true]', [None] * 6),
+        (
+            ' { "a" : [12, {"b": "[,]"}, "😀"],\n "c": {"d": [1]}, "e":[] , "f": 34 } ',
+            ["a", "a", "a", "c", "e", "f"],
+        ),
+        ("[]", []),
+        ("{}", []),
+        ("1234", [None]),
+        ('\ufeff["é", "x"]', [None, None]),
+    ],
+)
+def test_a_document_is_split_wherever_its_buffer_ends(
+    document: str, members: list[str | None], read_ahead: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(documents, "_READ_AHEAD", read_ahead)
+    data = document.encode()
+    pieces = list(documents.split_document(BytesIO(data), "a.json"))
+    whole = json.loads(document.removeprefix("\ufeff"))
+    parts = whole if isinstance(whole, list) else [whole]
+    if isinstance(whole, dict):
+        parts = [
+            one
+            for value in whole.values()
+            for one in (value if isinstance(value, list) and value else [value])
+        ]
+    assert [piece.value for piece in pieces] == parts
+    assert [piece.member for piece in pieces] == members
+    for piece in pieces:
+        read = data[piece.span.offset : piece.span.offset + piece.span.size]
+        assert (json.loads(read) if read else []) == piece.value
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ("[1,\n 2", "a.json:2: is not JSON: Expecting ',' delimiter"),
+        ('[{"a": 1},\n{"b" 2}]', "a.json:2: is not JSON: Expecting ':' delimiter"),
+        ("[1] 2", "a.json:1: is not JSON: Extra data"),
+        ('{"a": 1,\n\n b: 2}', "a.json:3: is not JSON: Expecting property name enclosed in double quotes"),
+        ('{"a"}', "a.json:1: is not JSON: Expecting ':' delimiter"),
+        ('{"a": "é', "a.json:1: is not JSON: Unterminated string starting at"),
+        ("[1,]", "a.json:1: is not JSON: Expecting value"),
+    ],
+)
+def test_a_document_that_is_not_json_is_an_error_with_its_line(
+    document: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.json").write_text(document)
+    with pytest.raises(ValidationError) as caught:
+        read_export(tmp_path / "a.json")
+    assert str(caught.value) == message
+
+
+def test_a_member_that_is_an_empty_list_tells_the_format_too(tmp_path: Path) -> None:
+    run = {"history": [{"role": "user", "content": ASK}], "trajectory": [], "info": {}}
+    (tmp_path / "run.traj").write_text(json.dumps(run))
+    assert read_export(tmp_path / "run.traj").format == "swe-agent"
+
+
+def test_a_turn_that_was_abandoned_is_a_branch(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    path.write_text(FILES["claude-code"].text * 30 + "no JSON\n")
-    pieces = open_import(path).pieces()
-    assert next(pieces).messages[0]["content"] == FILES["claude-code"].messages[0][1]
-    with pytest.raises(ValidationError, match=r"run\.jsonl:451: is not JSON"):
-        list(pieces)
+    path.write_text(rewound(rewinds=True))
+    trunk, *branches = read_export(path).conversations
+    assert (trunk.id, trunk.fork) == ("s2", None)
+    assert [turn["key"] for turn in trunk.messages] == ["p1", "a1", "r1", "r2", "a3", "p5", "a6", "p6"]
+    assert [(one.id, one.fork, [turn["key"] for turn in one.messages]) for one in branches] == [
+        ("s2-p2", Fork("s2", "a3", "p2"), ["p2", "a4", "p3", "a5"]),
+        ("s2-p4", Fork("s2-p2", "a4", "p4"), ["p4"]),
+    ]
+    path.write_text(rewound(rewinds=False))
+    assert len(read_export(path).conversations) == 1, "results of parallel calls are no branches"
 
 
 def test_an_error_names_the_line_and_empty_messages_are_passed_over(tmp_path: Path) -> None:

@@ -30,9 +30,14 @@ from tests.branches.program_files import (
     OUTPUT,
     OWNER,
     QUESTIONS,
+    at,
+    lines,
+    rewound,
+    write_checkpoints,
 )
 from tests.providers import validators
 
+LANGGRAPH = "langgraph"
 CODECS: dict[str, tuple[Codec, Callable[[Any], None]]] = {
     "openai-chat": (OpenAIChat("gpt-5"), validators.openai_chat),
     "responses": (OpenAIResponses("gpt-5"), validators.openai_responses),
@@ -62,6 +67,8 @@ def write_folder(folder: Path) -> Path:
             place = place / "orders"
         place.mkdir(parents=True, exist_ok=True)
         (place / file.name).write_text(file.text, encoding="utf-8")
+    (folder / LANGGRAPH).mkdir()
+    write_checkpoints(folder / LANGGRAPH / "graph.sqlite")
     (folder / "notes.txt").write_text("Buy milk.")
     (folder / "picture.png").write_bytes(b"\x89PNG\r\n\xff\xfe")
     (folder / ".git").mkdir()
@@ -81,6 +88,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Any]:
 def test_a_folder_is_imported_with_a_summary(imported: tuple[Path, str, Any]) -> None:
     folder, db, done = imported
     formats = {one["file"].split("/")[0]: one["format"] for one in done["files"]}
+    assert formats.pop(LANGGRAPH) == LANGGRAPH
     assert formats == {name.replace(" ", "-"): file.format for name, file in FILES.items()}
     assert done["new"] == done["read"] == sum(one["read"] for one in done["sessions"])
     left_out = {one["file"]: one["why"] for one in done["skipped"]["files"]}
@@ -92,7 +100,7 @@ def test_a_folder_is_imported_with_a_summary(imported: tuple[Path, str, Any]) ->
     assert done["skipped"]["messages"]["meta lines"] == 1
     text = run("import", str(folder), "--namespace", "old", "--db", db).stdout
     assert "skipped 1 meta lines" in text
-    assert "27 files" in text
+    assert "29 files" in text
     assert "0 new; 3 files skipped" in text
 
 
@@ -103,6 +111,7 @@ def test_importing_a_folder_again_changes_nothing(imported: tuple[Path, str, Any
     assert (again["new"], again["read"]) == (0, done["read"])
     assert all(one["replaced"] == one["retracted"] == 0 for one in again["sessions"])
     assert call("sessions", "--namespace", "old", "--limit", "100", "--db", db) == before
+    assert again["skipped"] == done["skipped"], "the first run left no files behind"
 
 
 def test_a_dry_run_stores_nothing(imported: tuple[Path, str, Any], tmp_path: Path) -> None:
@@ -118,6 +127,8 @@ def test_a_dry_run_stores_nothing(imported: tuple[Path, str, Any], tmp_path: Pat
 
 def session_of(name: str, done: Any) -> str:
     """Return the session of the first conversation of a file."""
+    if name == LANGGRAPH:
+        return "lg1"
     file = FILES[name]
     listed = [one["session"] for one in done["sessions"]]
     stem = "-".join(Path(name.replace(" ", "-"), file.name).with_suffix("").parts).lstrip(".")
@@ -129,7 +140,7 @@ def session_of(name: str, done: Any) -> str:
     return titled.get(name) or wanted[0]
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*FILES, LANGGRAPH])
 def test_three_questions_are_answered_and_every_prompt_is_valid(
     name: str, imported: tuple[Path, str, Any]
 ) -> None:
@@ -188,6 +199,66 @@ def test_a_transcript_that_goes_on_is_continued(tmp_path: Path) -> None:
     assert [one["role"] for one in shown].count("tool") == 2
     assert len(next(one["tool_calls"] for one in shown if one.get("tool_calls"))) == 2
     assert call("import", str(path), "--db", db)["new"] == 0
+
+
+def counts_of(done: Any) -> dict[str, tuple[int, int, int]]:
+    """Return what became of each session: new messages, replaced and retracted ones."""
+    return {one["session"]: (one["new"], one["replaced"], one["retracted"]) for one in done["sessions"]}
+
+
+def texts_of(session: str, db: str) -> list[str]:
+    """Return the texts of the active messages of a session."""
+
+    async def read() -> list[str]:
+        async with open_storage(db) as storage, ACMS(session, storage, None) as one:
+            said = [entry for entry in await one.entries() if entry.role in ("user", "assistant")]
+            return [entry.content for entry in said if not entry.parts or entry.content == LOOK]
+
+    return asyncio.run(read())
+
+
+def test_turns_that_were_abandoned_since_the_last_import_become_forks(tmp_path: Path) -> None:
+    db = f"sqlite:///{tmp_path}/log.db"
+    path = tmp_path / "run.jsonl"
+    path.write_text(rewound(rewinds=False))
+    assert counts_of(call("import", str(path), "--db", db)) == {"s2": (9, 0, 0)}
+    path.write_text(rewound(rewinds=True))
+    done = counts_of(call("import", str(path), "--db", db))
+    assert done == {"s2": (3, 0, 4), "s2-p2": (4, 0, 0), "s2-p2-p4": (1, 0, 0)}
+    shared = [ASK, ANSWER]
+    assert texts_of("s2", db) == [*shared, DEPLOY, NOTED, OWNER]
+    assert texts_of("s2-p2", db) == [*shared, "Deploy now.", "Deployed.", "Roll it back.", "Rolled back."]
+    assert texts_of("s2-p2-p4", db) == [*shared, "Deploy now.", "Deployed.", "Is it up?"]
+    again = counts_of(call("import", str(path), "--db", db))
+    assert set(again.values()) == {(0, 0, 0)}
+    fresh = f"sqlite:///{tmp_path}/fresh.db"
+    assert call("import", str(path), "--db", fresh)["new"] == 13
+    for session in done:
+        assert texts_of(session, fresh) == texts_of(session, db)
+
+
+def test_messages_that_gemini_took_back_or_rewrote_since_the_last_import(tmp_path: Path) -> None:
+    db = f"sqlite:///{tmp_path}/log.db"
+    path = tmp_path / "session.jsonl"
+    head = {"sessionId": "g1", "projectHash": "ab12", "startTime": at(0)}
+    answer = {"id": "2", "timestamp": at(1), "type": "gemini", "content": ANSWER}
+    messages = [
+        {"id": "1", "timestamp": at(0), "type": "user", "content": ASK},
+        answer,
+        {"id": "3", "timestamp": at(2), "type": "user", "content": "Delete it all."},
+    ]
+    path.write_text(lines(head, *messages))
+    assert counts_of(call("import", str(path), "--db", db)) == {"g1": (3, 0, 0)}
+    later = {"id": "4", "timestamp": at(3), "type": "user", "content": DEPLOY}
+    rewritten = lines(head, *messages, {**answer, "tokens": {"total": 9}}, {"$rewindTo": "3"}, later)
+    path.write_text(rewritten)
+    assert counts_of(call("import", str(path), "--db", db)) == {"g1": (1, 1, 1)}
+    assert texts_of("g1", db) == [ASK, ANSWER, DEPLOY]
+    assert counts_of(call("import", str(path), "--db", db)) == {"g1": (0, 0, 0)}
+    compressed = {"$set": {"messages": [messages[0], later]}}
+    path.write_text(rewritten + lines(compressed, {**later, "id": "5", "content": OWNER}))
+    assert counts_of(call("import", str(path), "--db", db)) == {"g1": (1, 0, 1)}
+    assert texts_of("g1", db) == [ASK, DEPLOY, OWNER]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ NOUNS = ("errors", "knowledge", "model", "ports", "prompt_types", "results")
 #: The modules of those capabilities that do I/O: jobs, pipelines, queues. This list only shrinks.
 IO = """
     branches.copying branches.export branches.forks branches.limits branches.merge branches.restoring branches.witness
+    branches.importing
     branches.importers.archives branches.importers.chat branches.importers.exports branches.importers.langgraph
     compaction.job
     compaction.provided

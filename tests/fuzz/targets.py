@@ -24,7 +24,7 @@ import httpx2
 
 from acms import ACMS
 from acms.branches.export import export, verify
-from acms.branches.importers import LineReader, read_lines
+from acms.branches.importers import read_export, read_lines
 from acms.branches.restoring import restore
 from acms.client import Client
 from acms.client.session import RemoteSession
@@ -110,9 +110,7 @@ def chat() -> Target:
         name = ("chat.json", "chat.jsonl")[data[:1] == b"L"]
         text = io.TextIOWrapper(io.BytesIO(data[1:]), encoding="utf-8-sig", newline="\n")
         allowed(lambda: list(read_lines(text, name)))
-        reader = LineReader("body")
-        for number, line in enumerate(data[1:].decode("utf-8", "replace").splitlines(), 1):
-            allowed(lambda line=line, number=number: reader.read(line, number))
+        allowed(lambda: read_export(name, data=data[1:]))
 
     documents = _dumped(_TURNS, {"messages": _TURNS})
     return Target(examples=(b"L" + lines, *[b"J" + one for one in documents]), run=run)

@@ -37,7 +37,7 @@ def test_an_example_can_be_sent_as_it_stands(one: Service, operation: Any) -> No
     body = operation.example
     query = {"contexts": context} if operation.contract else {}
     if operation.streams:
-        headers = {"Content-Type": operation.streams}
+        headers = {"Content-Type": operation.streams[0]}
         reply = one.client.post(path, content=body, params={"contextId": context}, headers=headers)
     else:
         body = _here(one, context, body)

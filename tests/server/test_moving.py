@@ -6,18 +6,23 @@ import json
 import socket
 from collections.abc import Iterator
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
+from acms.branches import limits
+from acms.branches.importing import BATCH
 from acms.branches.limits import LINE_BYTES
 from acms.log import validation
 from acms.server import ServerConfig
 from acms.server.config import Limits
 from acms.server.operation import Scope
-from acms.server.routes.export import BATCH, PIECE
+from acms.server.routes.export import PIECE
 from acms.server.tenants import OWN, Tenant
+from tests.branches.program_files import DEPLOY, FILES, rewound
 from tests.server.document import documented
 from tests.server.guarded import guarded
 from tests.server.serving import Service, serving
@@ -203,6 +208,84 @@ def test_a_chat_is_read_into_a_context_once(service: Service) -> None:
     assert texts == ["a", "b", "c", "d"]
 
 
+def _import_file(
+    service: Service, data: bytes | str, media: str = LINES["Content-Type"], **query: str
+) -> Any:
+    return service.client.post("/import", content=data, params=query, headers={"Content-Type": media})
+
+
+def test_a_transcript_becomes_contexts_with_forks(service: Service) -> None:
+    reply = _import_file(service, rewound(rewinds=False), namespace="agents")
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["data"]["format"] == "claude-code"
+    written = rewound(rewinds=True)
+    done = _import_file(service, written, namespace="agents").json()["data"]
+    assert [(one["key"], one["new"]) for one in done["contexts"]] == [
+        ("s2", 3),
+        ("s2-p2", 4),
+        ("s2-p2-p4", 1),
+    ]
+    assert (done["skipped"], done["lines"]) == ({"lines of the type system": 1}, len(written.splitlines()))
+    ids = {one["key"]: one["id"] for one in done["contexts"]}
+    texts = [one["content"] for one in service.get(f"/contexts/{ids['s2-p2']}/messages")["data"]]
+    assert texts[-4:] == ["Deploy now.", "Deployed.", "Roll it back.", "Rolled back."]
+    assert DEPLOY in [one["content"] for one in service.get(f"/contexts/{ids['s2']}/messages")["data"]]
+    again = _import_file(service, written, namespace="agents").json()["data"]
+    assert (again["new"], again["contexts"]) == (0, [{**one, "new": 0} for one in done["contexts"]])
+
+
+@pytest.mark.parametrize("name", sorted({*FILES} - {"slack"}))
+def test_a_file_of_every_format_is_read(one: Service, name: str) -> None:
+    context = one.create()
+    done = _import_file(one, FILES[name].text, "application/octet-stream", contextId=context)
+    if name in ("claude-code", "aider"):  # side chains, and a name that only the file's own name tells
+        done = _import_file(one, FILES[name].text, "application/octet-stream", namespace=name)
+    assert done.status_code == 200, done.text
+    assert done.json()["data"]["format"] == FILES[name].format
+    assert done.json()["data"]["new"] >= len(FILES[name].messages)
+
+
+def test_an_archive_is_read_up_to_the_limit(one: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = BytesIO()
+    with ZipFile(packed, "w") as archive:
+        archive.writestr("conversations.json", FILES["chatgpt"].text)
+    data = packed.getvalue()
+    done = _import_file(one, data, "application/zip", namespace="zip")
+    assert (done.status_code, done.json()["code"]) == (415, "UNSUPPORTED_MEDIA")
+    done = _import_file(one, data, "application/octet-stream", namespace="zip").json()["data"]
+    assert [each["key"] for each in done["contexts"]] == ["orders-g1"]
+    monkeypatch.setattr(limits, "LINE_BYTES", 500)
+    for refused in (data, FILES["chatgpt"].text):
+        reply = _import_file(one, refused, "application/octet-stream", namespace="zip")
+        assert (reply.status_code, reply.json()["code"]) == (413, "TOO_LARGE")
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "field", "said"),
+    [
+        ("Buy milk.", {"namespace": "a"}, "body:1", "is not JSON"),
+        ('{"a": 1}', {"namespace": "a"}, "body", "has none of the fields of a known format"),
+        (rewound(rewinds=True)[:-9], {"namespace": OWN}, "namespace", "reserved"),
+        (
+            json.dumps(json.loads(FILES["chatgpt"].text) * 2),
+            {"namespace": "a"},
+            "body",
+            "two conversations",
+        ),
+        (FILES["claude-code"].text, {}, "contextId", "the file holds 2 conversations"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_refused_in_the_words_of_http(
+    one: Service, text: str, query: dict[str, str], field: str, said: str
+) -> None:
+    context = one.create()
+    reply = _import_file(one, text, **(query or {"contextId": context}))
+    assert reply.status_code == 400, reply.text
+    assert reply.json()["errors"][0]["field"] == field
+    assert said in reply.json()["detail"]
+    assert one.get(f"/contexts/{context}")["data"]["messageCount"] == 0
+
+
 def test_a_long_chat_arrives_in_pieces(one: Service) -> None:
     context = one.create()
     lines = _chat(*[f"Message {number} é" for number in range(450)]).encode()
@@ -223,7 +306,7 @@ def test_a_long_chat_arrives_in_pieces(one: Service) -> None:
         (b'{"role": "robot", "content": "a"}', "body:3"),
         (b'{"role": "user", "content": "a", "actor_id": " "}', "body:3"),
         (b'{"role": "user", "content": "\xff"}', "body:3"),
-        (b'{"role": "user", "content": "' + b"a" * 300_000 + b'"}', "body:3"),
+        (b'{"role": "user", "content": "' + b"a" * 300_000 + b'"}', "body: messages[2]"),
     ],
     ids=["cut", "nobody", "NUL", "role", "actor", "utf-8", "large"],
 )
@@ -254,7 +337,7 @@ def test_a_line_whose_key_stands_for_something_else_is_named_and_what_came_befor
     one.inside(taken)
     reply = _import(one, _chat("a", "b", "c"), contextId=context)
     assert (reply.status_code, reply.json()["code"]) == (422, "IDEMPOTENCY_MISMATCH")
-    assert reply.json()["detail"].startswith("body:2: ")
+    assert reply.json()["detail"].startswith(f"key '{key}' was used before")
     texts = [each["content"] for each in one.get(f"/contexts/{context}/messages")["data"]]
     assert texts == ["something else", "a"]
 
@@ -265,7 +348,7 @@ def test_a_line_without_end_is_refused_before_it_is_held(one: Service) -> None:
             yield b"a" * 1_000_000
 
     reply = _import(one, endless(), contextId=one.create())
-    assert (reply.status_code, reply.json()["errors"][0]["field"]) == (413, "body:1")
+    assert (reply.status_code, reply.json()["errors"][0]["field"]) == (413, "body")
 
 
 @pytest.mark.parametrize(

@@ -86,9 +86,9 @@ async def _everything(service: Guarded, client: httpx2.AsyncClient, context: str
         real = {"context_id": context, "entry_id": entry, "namespace": "n"}
         fields = re.findall(r"{(\w+)[^}]*}", one.path)
         path = re.sub(r"{(\w+)[^}]*}", lambda at, real=real: real.get(at[1], "1"), one.path)
-        media = one.streams or "application/json"
+        media = one.streams[0] if one.streams else "application/json"
         bodies: list[bytes] = [b""]
-        if one.body is not None or one.streams is not None:
+        if one.body is not None or one.streams:
             example = one.example if isinstance(one.example, dict) else {}
             bodies = [
                 json.dumps(example).encode(),

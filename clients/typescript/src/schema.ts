@@ -307,8 +307,9 @@ export interface paths {
         /**
          * Delete the content of an entry for ever, in every fork; its version stays as a tombstone.
          * @description Its edits go too, and every summary and fact made from it: what such a summary stood for is in force again. With
-         *     `verify` the store is searched afterwards for what is left. Not undoable; doing it again completes what was
-         *     interrupted. 423 under a legal hold.
+         *     `verify` the store is searched afterwards for what is left. `remaining` lists the places that say the same and stay,
+         *     as far as the key may read them; `verified` is false while there is one, listed or not. Not undoable; doing it again
+         *     completes what was interrupted. 423 under a legal hold.
          */
         delete: operations["eraseEntry"];
         options?: never;
@@ -863,15 +864,16 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Read what `/export` wrote, verbatim, or the messages of a chat into a context; the first line says which.
+         * Read what `/export` wrote, verbatim, or the conversations of another program; the content says which.
          * @description An export keeps its ids, versions, hashes and roles, and may hold several contexts, parents first; it needs the
-         *     scope admin:config, as it brings settings too, and `trust` when it has system or developer messages. A chat has one
-         *     message a line, `{"role", "content"}` with what else chat completions know, or `{"messages": […]}`, and goes into
-         *     `contextId`; its system and developer messages are stored as external text, unless `trust` is given. All of it is
-         *     checked before anything is stored: what is wrong is refused with the number of the line. The same import again
-         *     stores nothing twice.
+         *     scope admin:config, as it brings settings too, and `trust` when it has system or developer messages. Any other file
+         *     is read as `acms import` reads it: transcripts of coding agents, logs of providers, exports of chat programs. Each
+         *     conversation becomes a context in `namespace`, with a fork for each branch; one alone may go into `contextId`, and
+         *     chat messages, `{"role", "content"}` a line, must. System and developer messages are stored as external text, unless
+         *     `trust` is given. All of it is checked before anything is stored: what is wrong is refused with the number of its
+         *     line. The same import again stores nothing twice.
          */
-        post: operations["importLines"];
+        post: operations["importFile"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1553,7 +1555,6 @@ export interface components {
             day: string | null;
             group: string | null;
             id: string;
-            later: number | null;
             markers: string[];
             metadata: {
                 [key: string]: unknown;
@@ -1598,8 +1599,9 @@ export interface components {
         /** @description The tokens of a whole request: roles, ids, tools and all. */
         Count: {
             /** @enum {string} */
-            exactness: "exact" | "calibrated" | "bytes";
+            exactness: "exact" | "calibrated" | "bytes" | "server" | "estimate";
             tokens: number;
+            tools: number;
             upperBound: number;
         };
         /** @description A context that was deleted. */
@@ -1733,6 +1735,12 @@ export interface components {
             summary: string | null;
             tokens: number;
         };
+        /**
+         * EpisodeStatus
+         * @description Whether an episode still takes messages.
+         * @enum {string}
+         */
+        EpisodeStatus: "open" | "closed";
         /** @description What an erasure took away, and what was checked afterwards. */
         Erasure: {
             cascaded: string[];
@@ -1905,10 +1913,12 @@ export interface components {
         /** @description What an import did. */
         Imported: {
             contexts: components["schemas"]["ImportedContext"][];
-            /** @enum {string} */
-            format: "chat" | "export";
+            format: string;
             lines: number;
             new: number;
+            skipped: {
+                [key: string]: number;
+            };
         };
         /** @description A context that was written to. */
         ImportedContext: {
@@ -2701,7 +2711,7 @@ export interface components {
             /** @enum {string} */
             mode: "allow" | "redact" | "block";
         };
-        /** @description What an erasure left although it says what was erased. */
+        /** @description An entry that an erasure left although it says what was erased. */
         Remaining: {
             context: string;
             id: string;
@@ -2954,6 +2964,7 @@ export interface components {
                 [key: string]: unknown;
             };
             model: string | null;
+            notes: string[];
             /** @enum {string} */
             origin: "system" | "user" | "assistant" | "tool" | "external" | "derived";
             parts: {
@@ -2997,8 +3008,10 @@ export interface components {
         Synced: {
             appended: string[];
             erased: number[];
+            ids: string[][];
             ignored: number[];
             inserted: string[];
+            notes: string[];
             replaced: string[];
             retracted: string[];
             unchanged: string[];
@@ -4015,7 +4028,7 @@ export interface operations {
                 atVersion?: number | null;
                 cursor?: number;
                 limit?: number;
-                status?: ("open" | "closed") | null;
+                status?: components["schemas"]["EpisodeStatus"] | null;
             };
             header?: never;
             path: {
@@ -5070,10 +5083,11 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
-    importLines: {
+    importFile: {
         parameters: {
             query?: {
                 contextId?: string | null;
+                namespace?: string | null;
                 trust?: boolean;
             };
             header?: never;
@@ -5082,6 +5096,10 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /** @example {"role": "user", "content": "Which database should the orders service use?"} */
+                "application/json": string;
+                /** @example {"role": "user", "content": "Which database should the orders service use?"} */
+                "application/octet-stream": string;
                 /** @example {"role": "user", "content": "Which database should the orders service use?"} */
                 "application/x-ndjson": string;
             };

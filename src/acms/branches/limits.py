@@ -19,6 +19,7 @@ __all__ = [
     "RECORDS",
     "VALUES",
     "Spool",
+    "decode_json",
     "parse_json",
     "read_lines_within",
     "read_within",
@@ -28,7 +29,7 @@ __all__ = [
 LINE_BYTES = 67_108_864
 """Bytes of one line. A line is held in memory; a message with the longest text and that text again takes 12 MiB."""
 IMPORT_BYTES = 536_870_912
-"""Bytes of what one import reads, unpacked. An export of a product is one JSON document, held in memory as a whole."""
+"""Bytes that an import holds at once: a file of an archive, a JSON document, or an element of one that is streamed."""
 RECORDS = 1_000_000
 """Messages of one file. All are checked before the first is stored; more than this is hours of work."""
 VALUES = 10_000_000
@@ -41,6 +42,7 @@ ARCHIVE_ENTRIES = 100_000
 _SPOOL_BYTES = 1_048_576
 """Bytes of lines that are kept in memory before they go to a temporary file."""
 _MIB = 1_048_576
+_DECODER = json.JSONDecoder()
 
 
 def parse_json(text: str, field: str, *, parse_constant: Callable[[str], Any] | None = None) -> Json:
@@ -58,6 +60,23 @@ def parse_json(text: str, field: str, *, parse_constant: Callable[[str], Any] | 
     if opened > DEPTH and _is_deep(value):
         raise _too_deep(field)
     return value
+
+
+def decode_json(text: str, start: int, field: str) -> tuple[Json, int]:
+    """Parse the JSON value that begins at an index of a text; return it and the index behind it.
+
+    The limits and errors are those of `parse_json`. A value that the text ends within is a `JSONDecodeError`.
+    """
+    try:
+        value, end = _DECODER.raw_decode(text, start)
+    except RecursionError:
+        raise _too_deep(field) from None
+    opened = text.count("[", start, end) + text.count("{", start, end)
+    if opened + text.count(",", start, end) > VALUES:
+        raise TooLargeError(f"has more than {VALUES:,} values", field=field)
+    if opened > DEPTH and _is_deep(value):
+        raise _too_deep(field)
+    return value, end
 
 
 def _too_deep(field: str) -> TooLargeError:

@@ -5,28 +5,23 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from acms.branches import limits
-from acms.branches.importers import FORMATS, Conversation, Import, Turn, open_import
+from acms.branches.importers import FORMATS, Import, open_import
+from acms.branches.importing import Importer, Plan, Stored, survey_import
 from acms.cli.base import Shell, command, contexts, continued, interruptible
 from acms.cli.render import Column
-from acms.errors import ACMSError, IdempotencyMismatchError, ValidationError
-from acms.log import validation
+from acms.errors import ACMSError
 from acms.ports import StorageBackend
-from acms.results import Synced
 from acms.session import ACMS
 
-BATCH = 200
-"""Messages that an import stores in one commit."""
-BATCH_CHARACTERS = 1_000_000
-"""Characters that an import stores in one commit: a batch is held in memory."""
 _NO_FOLDERS = frozenset((".git", ".hg", ".svn", ".venv", "node_modules", "__pycache__"))
 """Folders that no program keeps conversations in."""
 
@@ -95,14 +90,15 @@ async def import_(
     opened = open_import(path, format=format, data=data, trust=trust)
     if opened.format == "chat" and session is None and data is not None:
         raise typer.BadParameter("is needed when the messages come from stdin", param_hint="--session")
-    survey = _survey(opened)
+    survey = await survey_import(opened)
     if dry_run:
-        _show_file(shell, opened, list(_planned(survey, session or path.stem)))
+        _show_file(shell, opened, _planned(survey, session or path.stem))
         return 0
     async with shell.opened(write=True) as storage:
-        one = _Importer(shell, storage, follows=True)
-        await one.load_names()
-        done = await one.import_file(opened, survey, session, path.stem, path.name)
+        one = await _importer(shell, storage, follows=True)
+        with shell.progress(f"importing {path.name}") as report:
+            stored = await one.import_file(opened, survey, session, path.stem, report)
+        done = [asdict(each) for each in stored]
         if opened.format == "chat":
             await _show_chat(shell, storage, done[0])
         else:
@@ -113,178 +109,29 @@ async def import_(
 # ── one file ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(slots=True)
-class _Plan:
-    """A conversation of a file before it is stored, and how many messages it has there."""
+class _Sessions:
+    """The sessions of a namespace, for an import."""
 
-    conversation: Conversation
-    read: int = 0
-
-
-def _survey(opened: Import) -> dict[str, _Plan]:
-    """Check all messages of a file, holding none; return its conversations by their ids."""
-    found: dict[str, _Plan] = {}
-    for piece in opened.pieces():
-        if opened.whole and piece.id in found:
-            raise ValidationError(f"two conversations of the file are named {piece.id!r}", field="session")
-        header = Conversation(id=piece.id, title=piece.title, fork=piece.fork)
-        found.setdefault(piece.id, _Plan(header)).read += len(piece.messages)
-    return found
-
-
-def _planned(survey: Mapping[str, _Plan], stem: str) -> Iterator[dict[str, Any]]:
-    """Yield what a dry run says about each conversation."""
-    for plan in survey.values():
-        name = plan.conversation.name or stem
-        yield _counts(name, plan.conversation.title, plan.read)
-
-
-def _counts(name: str, title: str, read: int) -> dict[str, Any]:
-    return {
-        "session": name,
-        "title": title,
-        "read": read,
-        "new": 0,
-        "replaced": 0,
-        "retracted": 0,
-        "erased": 0,
-    }
-
-
-@dataclass(slots=True)
-class _Open:
-    """A session that is written to, and the messages that wait for their commit."""
-
-    session: ACMS
-    counts: dict[str, Any]
-    waiting: list[Turn] = field(default_factory=list[Turn])
-    characters: int = 0
-
-
-class _Importer:
-    """Stores files in a namespace."""
-
-    def __init__(self, shell: Shell, storage: StorageBackend, *, follows: bool) -> None:
-        self._shell = shell
+    def __init__(self, storage: StorageBackend, namespace: str) -> None:
         self._storage = storage
-        #: Whether what a file no longer has is retracted.
-        self._follows = follows
-        self._names: list[str] = []
+        self._namespace = namespace
 
-    async def load_names(self) -> None:
-        """Read the names of the sessions that an earlier import may have made."""
-        self._names = [one.key async for one in contexts(self._storage, self._shell.namespace) if one.key]
-
-    async def import_file(
-        self, opened: Import, survey: Mapping[str, _Plan], session: str | None, stem: str, label: str
-    ) -> list[dict[str, Any]]:
-        """Store a file that was checked; return what became of each conversation."""
-        names = self._name_sessions(survey, session, stem)
-        total = sum(plan.read for plan in survey.values())
-        sessions: dict[str, _Open] = {}
-        done = 0
-        async with AsyncExitStack() as stack:
-            with self._shell.progress(f"importing {label}") as report:
-                for piece in opened.pieces():
-                    one = sessions.get(piece.id)
-                    if one is None:
-                        plan = survey[piece.id]
-                        log = await stack.enter_async_context(await self._open(piece, names))
-                        one = _Open(log, _counts(names[piece.id], plan.conversation.title, plan.read))
-                        sessions[piece.id] = one
-                    await self._store(one, piece.messages, whole=opened.whole)
-                    done += len(piece.messages)
-                    report(done, total)
-                for one in sessions.values():
-                    await _flush(one)
-        self._names += [name for name in names.values() if name not in self._names]
-        return [one.counts for one in sessions.values()]
-
-    def _name_sessions(self, survey: Mapping[str, _Plan], session: str | None, stem: str) -> dict[str, str]:
-        """Return the session of each conversation: the one that an earlier import made, whatever its title was then."""
-        plans = [plan.conversation for plan in survey.values()]
-        trunks = [one for one in plans if one.fork is None]
-        if session is not None and len(trunks) > 1:
-            raise ValidationError(
-                f"names one session, and the file holds {len(trunks)} conversations",
-                field="session",
-                options=("leave it out: each conversation becomes a session",),
-            )
-        names: dict[str, str] = {}
-        for one in plans:
-            if one.fork is not None:
-                names[one.id] = f"{names[one.fork.conversation]}-{one.fork.first[:8]}"
-            else:
-                names[one.id] = session or self._known_name(one) or one.name or stem
-            validation.session_name(names[one.id], "session")
-        for name, count in Counter(names.values()).items():
-            if count > 1:
-                raise ValidationError(f"two conversations of the file are named {name!r}", field="session")
-        return names
-
-    def _known_name(self, one: Conversation) -> str | None:
-        if not one.title:
-            return None
-        return next((name for name in self._names if name.endswith(f"-{one.ending}")), None)
-
-    async def _open(self, piece: Conversation, names: Mapping[str, str]) -> ACMS:
-        """Return the session of a conversation; that of a branch is a fork of another session."""
-        name, fork = names[piece.id], piece.fork
-        if fork is not None and fork.key is not None and name not in self._names:
-            trunk = await continued(self._storage, names[fork.conversation], self._shell.namespace)
-            async with trunk:
-                shared = await trunk.get(fork.key)
-                version = shared.replaces[0][0] if shared.replaces else shared.version
-                await (await trunk.fork(version, name)).close()
-        return await continued(self._storage, name, self._shell.namespace)
-
-    async def _store(self, one: _Open, turns: Sequence[Turn], *, whole: bool) -> None:
-        if whole:
-            gone = "retract" if self._follows else "keep"
-            _count(one.counts, await one.session.sync(turns, gone=gone))
-            return
-        for turn in turns:
-            if any(turn["key"] == waiting["key"] for waiting in one.waiting):
-                await _flush(one)  # the file says it again, or says something else under its key
-            one.waiting.append(turn)
-            one.characters += len(turn.get("content") or "")
-            if len(one.waiting) == BATCH or one.characters >= BATCH_CHARACTERS:
-                await _flush(one)
+    @asynccontextmanager
+    async def session(self, name: str) -> AsyncGenerator[ACMS]:
+        """Open a session by its name."""
+        async with await continued(self._storage, name, self._namespace) as one:
+            yield one
 
 
-def _count(counts: dict[str, Any], synced: Synced) -> None:
-    counts["new"] += len(synced.appended)
-    counts["replaced"] += len(synced.replaced)
-    counts["retracted"] += len(synced.retracted)
-    counts["erased"] += len(synced.erased)
+async def _importer(shell: Shell, storage: StorageBackend, *, follows: bool) -> Importer:
+    names = [one.key async for one in contexts(storage, shell.namespace) if one.key]
+    return Importer(storage, _Sessions(storage, shell.namespace), names, follows=follows)
 
 
-async def _flush(one: _Open) -> None:
-    """Store the messages that wait, in one commit; message by message when some of them are known."""
-    waiting, one.waiting, one.characters = one.waiting, [], 0
-    if not waiting:
-        return
-    try:
-        receipts = await one.session.ingest_many(waiting)
-    except IdempotencyMismatchError:
-        for turn in waiting:
-            await _store_alone(one, turn)
-        return
-    one.counts["new"] += sum(not receipt.repeated for receipt in receipts)
-
-
-async def _store_alone(one: _Open, turn: Turn) -> None:
-    """Store one message, or the edit of one that says something else than when it was stored."""
-    try:
-        (receipt,) = await one.session.ingest_many([turn])
-    except IdempotencyMismatchError as error:
-        stored = await one.session.get(turn["key"])
-        if stored.content == turn.get("content", "") and list(stored.parts) == list(turn.get("parts", ())):
-            option = "import it into another session, if it was imported with another --trust before"
-            raise IdempotencyMismatchError(str(error), options=(option, *error.options)) from error
-        _count(one.counts, await one.session.sync([turn]))
-        return
-    one.counts["new"] += not receipt.repeated
+def _planned(survey: Mapping[str, Plan], stem: str) -> list[dict[str, Any]]:
+    """Return what a dry run says about each conversation."""
+    plans = [(plan.conversation, plan.read) for plan in survey.values()]
+    return [asdict(Stored(one.name or stem, one.title, read)) for one, read in plans]
 
 
 async def _show_chat(shell: Shell, storage: StorageBackend, counts: Mapping[str, Any]) -> None:
@@ -333,7 +180,7 @@ class _Summary:
         self.files.append({"file": name, "format": opened.format, "read": read, "new": new})
         self.messages += opened.skipped
         for one in done:
-            known = self.sessions.setdefault(one["session"], _counts(one["session"], one["title"], 0))
+            known = self.sessions.setdefault(one["session"], asdict(Stored(one["session"], one["title"], 0)))
             for key in ("read", "new", "replaced", "retracted", "erased"):
                 known[key] += one[key]
 
@@ -348,8 +195,7 @@ async def _import_folder(
         importer = None
         if not dry_run:
             storage = await stack.enter_async_context(shell.opened(write=True))
-            importer = _Importer(shell, storage, follows=False)
-            await importer.load_names()
+            importer = await _importer(shell, storage, follows=False)
         stack.enter_context(shell.progress(f"importing {folder.name}"))
         for number, path in enumerate(paths, 1):
             name = path.relative_to(folder).as_posix()
@@ -357,12 +203,13 @@ async def _import_folder(
             try:
                 opened = open_import(path, format=format, trust=trust, within=folder)
                 known = True
-                survey = _survey(opened)
+                survey = await survey_import(opened)
                 if importer is None:
-                    done = list(_planned(survey, _stem(name)))
+                    done = _planned(survey, _stem(name))
                 else:
-                    label = f"{name} ({number} of {len(paths)})"
-                    done = await importer.import_file(opened, survey, None, _stem(name), label)
+                    with shell.progress(f"importing {name} ({number} of {len(paths)})") as report:
+                        stored = await importer.import_file(opened, survey, None, _stem(name), report)
+                    done = [asdict(one) for one in stored]
                 summary.add(name, opened, done)
             except ACMSError as error:
                 summary.broken += known

@@ -33,6 +33,8 @@ from acms.model import (
 from acms.ports import StorageBackend
 
 SIZE = 16
+PAGE = 1_000
+"""Entries that are read at once: of the longest log no more than these are held with their texts."""
 KEY = ":compaction"
 """Behind the key of a message: the key of the summary that came with it."""
 
@@ -147,6 +149,16 @@ def _row(entry: Entry) -> Row:
     )
 
 
+def _whole(rows: list[Row], row: Row, entry: Entry, block: Entry) -> Row:
+    """Return the row of a message as it was handed over: with the compaction that came with it, if one did."""
+    if row.key is None or not rows or rows[-1].first != block.id or rows[-1].key != row.key:
+        return row
+    rows.pop()
+    said = entry.parts or (Text(entry.content),)
+    row.body = body(entry.role or Role.USER, entry.content, (*_items(block), *said))
+    return row
+
+
 def _items(entry: Entry) -> tuple[Part, ...]:
     """Return the items of a provider that a summary holds."""
     return tuple([part for part in entry.parts if isinstance(part, Raw)])
@@ -186,43 +198,37 @@ class Known:
             old = None
         if old is not None and old.version == head.version:
             return head
-        after = 0 if old is None else old.version
-        kinds = (Kind.MESSAGE, Kind.SUMMARY)
-        entries = await storage.read(context, after=after, at=head.version, kinds=kinds)
+        rows = await self._read_rows(storage, head, 0 if old is None else old.version)
         cover = self.cover
         if head.rewrites != (0 if old is None else old.rewrites):
             cover = await cover_at(storage, context, head, head.version, searchable=True)
         if self._head is not old:  # another task was first
             return await self.catch_up(storage, context)
-        block: Entry | None = None
-        for entry in entries:
-            if entry.kind is Kind.SUMMARY:
-                block = entry
-                row = _compacted(entry)
-            else:
-                row = None if entry.replaces else _row(entry)
-                if row is not None and block is not None and entry.version == block.version + 1:
-                    row = self._whole(row, entry, block)
-            if row is not None:
-                self._told.append(row)
-                if row.key is not None:
-                    self._keys[row.key] = row
+        self._told += rows
+        self._keys |= {row.key: row for row in rows if row.key is not None}
         self._head, self.cover, self._rows = head, cover, None
         return head
 
-    def _whole(self, row: Row, entry: Entry, block: Entry) -> Row:
-        """Return the row of a message as it was handed over: with the compaction that came with it, if one did."""
-        if (
-            row.key is None
-            or not self._told
-            or self._told[-1].first != block.id
-            or self._told[-1].key != row.key
-        ):
-            return row
-        self._told.pop()
-        said = entry.parts or (Text(entry.content),)
-        row.body = body(entry.role or Role.USER, entry.content, (*_items(block), *said))
-        return row
+    async def _read_rows(self, storage: StorageBackend, head: Head, after: int) -> list[Row]:
+        """Return what a log says above a version; its texts are held page by page."""
+        kinds = (Kind.MESSAGE, Kind.SUMMARY)
+        rows: list[Row] = []
+        block: Entry | None = None
+        while True:
+            page = await storage.read(head.context, after=after, at=head.version, kinds=kinds, limit=PAGE)
+            for entry in page:
+                if entry.kind is Kind.SUMMARY:
+                    block = entry
+                    row = _compacted(entry)
+                else:
+                    row = None if entry.replaces else _row(entry)
+                    if row is not None and block is not None and entry.version == block.version + 1:
+                        row = _whole(rows, row, entry, block)
+                if row is not None:
+                    rows.append(row)
+            if len(page) < PAGE:
+                return rows
+            after = page[-1].version
 
     def under(self, key: str) -> Row | None:
         """Return what was said under a caller's key; None when nothing was."""

@@ -137,10 +137,10 @@ class _Resource:
         query = wire.parameters(operation, pairs(scope["query_string"]))
         body: Any = None
         stream: AsyncIterator[bytes] | None = None
-        if operation.body is not None or operation.streams is not None:
+        if operation.body is not None or operation.streams:
             _check_media(operation, headers)
             limits = service.config.limits
-            most = limits.body_bytes if operation.streams is None else limits.import_bytes
+            most = limits.import_bytes if operation.streams else limits.body_bytes
             receive = _limited(receive, headers, most)
             if operation.body is None:
                 stream = Request(scope, receive).stream()
@@ -175,13 +175,13 @@ class _Resource:
 
 
 def _check_media(operation: Operation, headers: Mapping[str, str]) -> None:
-    wanted = operation.streams or "application/json"
+    wanted = operation.streams or ("application/json",)
     given = headers.get("content-type", "").partition(";")[0].strip().lower()
     if not given and operation.optional and headers.get("content-length", "0") == "0":
         return
-    if given != wanted:
+    if given not in wanted:
         raise MediaTypeError(
-            f"must be {wanted}" + (f", not {given[:64]}" if given else ""), field="content-type"
+            f"must be {' or '.join(wanted)}" + (f", not {given[:64]}" if given else ""), field="content-type"
         )
 
 

@@ -141,7 +141,7 @@ def _operation(
         written["security"] = []
     else:
         written["x-scope"] = one.scope.value
-    if one.body is not None or one.streams is not None:
+    if one.body is not None or one.streams:
         written["requestBody"] = _body(one, keys)
     return written
 
@@ -187,12 +187,13 @@ def _body(one: Operation, keys: Mapping[Any, Mapping[str, Json]]) -> dict[str, J
     wanted: dict[str, Json] = dict(one.schema or {"type": "object"})
     if _is_model(one.body):
         wanted = dict(keys[one.body, "validation"])
-    elif one.streams is not None and one.schema is None:
+    elif one.streams and one.schema is None:
         wanted = {"type": "string"}
     content: dict[str, Json] = {"schema": wanted}
     if one.example is not None:
         content["example"] = one.example
-    return {"required": not one.optional, "content": {one.streams or "application/json": content}}
+    media = one.streams or ("application/json",)
+    return {"required": not one.optional, "content": dict.fromkeys(media, content)}
 
 
 def _links(one: Operation, listed: Iterable[Operation]) -> dict[str, Json]:

@@ -120,8 +120,8 @@ class Operation:
     takes: tuple[str, ...] = ()
     #: Other answers with a meaning of their own: status by description.
     also: Mapping[int, str] = field(default_factory=lambda: {})
-    #: Media type of the body that is read as a stream, and of the answer.
-    streams: str | None = None
+    #: Media types of the body that is read as a stream, the usual one first; and that of the answer.
+    streams: tuple[str, ...] = ()
     media: str = "application/json"
     #: Whether the path is as it stands.
     rooted: bool = False

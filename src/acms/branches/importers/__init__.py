@@ -6,7 +6,7 @@ content. Readers are pure: the same file gives the same messages with the same k
 and run again, and nothing is stored twice. A message that says nothing (no text, no call, no result) is passed over.
 """
 
-from acms.branches.importers.chat import LineReader, read_chat, read_lines
+from acms.branches.importers.chat import read_chat, read_lines
 from acms.branches.importers.conversation import Fork
 from acms.branches.importers.exports import FORMATS, Conversation, Export, Import, open_import, read_export
 from acms.log.foreign import Turn
@@ -17,7 +17,6 @@ __all__ = [
     "Export",
     "Fork",
     "Import",
-    "LineReader",
     "Turn",
     "open_import",
     "read_chat",

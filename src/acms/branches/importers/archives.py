@@ -44,17 +44,17 @@ def refuse_packed(begins: bytes, name: str) -> None:
             )
 
 
-def read_archive(file: BinaryIO, name: str) -> list[Member]:
-    """Return the files of an archive that hold conversations; large exports have several."""
+def read_archive(file: BinaryIO, name: str, most: int) -> list[Member]:
+    """Return the files of an archive that hold conversations, unpacked `most` bytes; large exports have several."""
     _count_entries(file, name)
     try:
         with ZipFile(file) as archive:
             unpacked: list[Member] = []
-            left = limits.IMPORT_BYTES
+            size = 0
             for one in _find_conversations(archive.infolist()):
-                data = _unpack(archive, one, left, name)
+                data = _unpack(archive, one, name, size, most)
                 unpacked.append(Member(one.filename, data))
-                left -= len(data)
+                size += len(data)
     except (
         BadZipFile,
         RuntimeError,
@@ -88,16 +88,16 @@ def _find_conversations(entries: list[ZipInfo]) -> list[ZipInfo]:
     ]
 
 
-def _unpack(archive: ZipFile, one: ZipInfo, most: int, name: str) -> bytes:
+def _unpack(archive: ZipFile, one: ZipInfo, name: str, size: int, most: int) -> bytes:
+    """Return a file of an archive of which `size` bytes are unpacked already."""
     if one.compress_type not in _METHODS:
         raise ValidationError(f"holds {one.filename} packed by an unknown method", field=name)
     pieces: list[bytes] = []
-    size = 0
     with archive.open(one) as member:
         while piece := member.read(_PIECE):
             size += len(piece)
             if size > most:
-                raise TooLargeError(f"unpacks to more than {limits.IMPORT_BYTES:,} bytes", field=name)
+                raise TooLargeError(f"unpacks to more than {most:,} bytes", field=name)
             pieces.append(piece)
     return b"".join(pieces)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
-from itertools import count
 from pathlib import Path
 from typing import cast
 
 from acms.branches import limits
 from acms.branches.importers.conversation import moment
-from acms.branches.importers.source import EXPECTED, LINES, is_object, parse_record
+from acms.branches.importers.documents import EXPECTED, parse_record
+from acms.branches.importers.source import LINES, is_object
 from acms.branches.importers.turns import admit_turn, count_records
 from acms.errors import TooLargeError, ValidationError
 from acms.log import foreign, validation
@@ -19,7 +19,7 @@ from acms.log.foreign import Turn
 from acms.log.repair import refer_by_hash
 from acms.model import Json, Role
 
-__all__ = ["LineReader", "read_chat", "read_lines"]
+__all__ = ["read_chat", "read_lines"]
 
 _TIMES = ("created_at", "timestamp", "create_time", "created")
 _DROPPED = frozenset((*_TIMES, "key", "idempotency_key", "privacy", "origin"))
@@ -68,21 +68,6 @@ def _read_lines(lines: Iterable[str], name: str, trust: bool) -> Iterator[Turn]:
     yield from _read_document(parse_record("".join(pieces), name, 1), name, trust=trust)
 
 
-class LineReader:
-    """Reads JSONL a line at a time: the messages and keys are those that `read_lines` finds in the whole of it."""
-
-    def __init__(self, name: str, *, trust: bool = False) -> None:
-        self._name = name
-        self._trust = trust
-        self._places = count()
-
-    def read(self, line: str, number: int) -> list[Turn]:
-        """Return the messages of a line; `ValidationError` names its number."""
-        record = parse_record(line, self._name, number)
-        items = _items(record, f"{self._name}:{number}")
-        return list(_messages(items, self._places, trust=self._trust))
-
-
 def _decoded(lines: Iterable[str], name: str) -> Iterator[str]:
     try:
         yield from lines
@@ -129,13 +114,8 @@ def _items(record: Json, place: str) -> Iterator[tuple[str, Json]]:
         yield from ((f"{place}: messages[{index}]", message) for index, message in enumerate(found))
 
 
-def _messages(
-    items: Iterable[tuple[str, Json]], places: Iterator[int] | None = None, *, trust: bool
-) -> Iterator[Turn]:
-    """Translate messages; `places` go on from those before."""
-    places = count() if places is None else places
-    for place, item in items:
-        index = next(places)
+def _messages(items: Iterable[tuple[str, Json]], *, trust: bool) -> Iterator[Turn]:
+    for index, (place, item) in enumerate(items):
         message = _object(item)
         if message is None or not ("role" in message or _is_item(message)):
             raise ValidationError('is not a chat message: it has no "role"', field=place, options=EXPECTED)

@@ -61,6 +61,8 @@ class Conversation:
     messages: Sequence[Turn] = ()
     #: A branch has only the messages that the other conversation does not have.
     fork: Fork | None = None
+    #: Keys of messages that the program took back from it. An earlier import may have stored them.
+    taken_back: Sequence[str] = ()
 
     @property
     def ending(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from io import BytesIO
+from io import SEEK_END, BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -69,7 +69,7 @@ class Import:
                 messages = [turn for turn in piece.messages if says_something(turn)]
                 if len(messages) < len(piece.messages):
                     self.skipped["messages that say nothing"] += len(piece.messages) - len(messages)
-                if not messages:
+                if not messages and not piece.taken_back:
                     continue
                 records += len(messages)
                 if records > limits.RECORDS:
@@ -101,12 +101,14 @@ def open_import(
     data: bytes | None = None,
     trust: bool = False,
     within: Path | None = None,
+    most: int | None = None,
 ) -> Import:
     """Open a file of any format, which is recognised by its content unless it is given.
 
     Of an archive the files that hold conversations are read. With `data` that is read in place of the file, whose name
     is for errors. System and developer messages are external text, which instructs nobody, unless you `trust` the file.
-    Conversations without an id are named after the file, with its path `within` a folder. `ValidationError` says what
+    Conversations without an id are named after the file, with its path `within` a folder. A file that has not one
+    record a line, and may have to be held as a whole, has at most `most` bytes, unpacked. `ValidationError` says what
     is wrong, and names the nearest format for a file of no known one; `TooLargeError` names a limit;
     `ConfigurationError` names a package that a format needs.
     """
@@ -122,10 +124,14 @@ def open_import(
             begins = file.read(_BEGINS)
             file.seek(0)
             if begins.startswith(langgraph.MAGIC) or format == LANGGRAPH:
+                if most is not None and file.seek(0, SEEK_END) > most:
+                    raise TooLargeError(f"has more than {most:,} bytes", field=path.name)
                 threads = langgraph.conversations
                 return Import(path.name, LANGGRAPH, True, lambda _: threads(path), trust)
             refuse_packed(begins, path.name)
-            members = read_archive(file, path.name) if begins.startswith(ZIP) else None
+            members = (
+                read_archive(file, path.name, most or limits.IMPORT_BYTES) if begins.startswith(ZIP) else None
+            )
     except OSError as error:
         raise ValidationError(f"cannot be read: {error.strerror}", field=str(path)) from error
     if members is None:
@@ -134,6 +140,9 @@ def open_import(
         parts = [Source(opened, path.name, path=relative, users=users)]
     else:
         parts = _sources(members, path.name)
+    if most is not None:
+        for part in parts:
+            part.check_size(most)
     found = _with_formats(parts, format)
     first = found[0][0]
     return Import(path.name, first.name, first.whole, lambda skipped: _read_all(found, skipped), trust)
@@ -147,9 +156,10 @@ def read_export(
     held: dict[str, Conversation] = {}
     for piece in opened.pieces():
         before = held.get(piece.id)
-        held[piece.id] = (
-            piece if before is None else replace(piece, messages=[*before.messages, *piece.messages])
-        )
+        if before is not None:
+            messages = [*before.messages, *piece.messages]
+            piece = replace(piece, messages=messages, taken_back=[*before.taken_back, *piece.taken_back])
+        held[piece.id] = piece
     return Export(format=opened.format, conversations=list(held.values()), skipped=dict(opened.skipped))
 
 

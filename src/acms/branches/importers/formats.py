@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from acms.branches.importers import (
@@ -22,10 +22,10 @@ from acms.branches.importers import (
 )
 from acms.branches.importers.chat import read_lines
 from acms.branches.importers.conversation import Conversation
+from acms.branches.importers.documents import EXPECTED
 from acms.branches.importers.shapes import Misfit, Shape, any_of, find_misfit, has
-from acms.branches.importers.source import EXPECTED, Source
+from acms.branches.importers.source import Source
 from acms.errors import ValidationError
-from acms.model import Json
 
 __all__ = ["CHAT", "FORMATS", "LANGGRAPH", "Format", "find_format", "named_format"]
 
@@ -59,7 +59,7 @@ CHAT = Format(
 _ALL = (
     Format("claude-code", claude_code.SHAPES, claude_code.read),
     Format("codex", codex.SHAPES, codex.read),
-    Format("gemini-cli", gemini_cli.SHAPES, gemini_cli.read, whole=True),
+    Format("gemini-cli", gemini_cli.SHAPES, gemini_cli.read),
     Format("aider", (), aider.read),
     Format("swe-agent", trajectories.SWE_AGENT, trajectories.read_swe_agent),
     Format("openhands", openhands.SHAPES, openhands.read),
@@ -96,34 +96,37 @@ def find_format(source: Source) -> Format:
 
     `ValidationError` for a file of no known one names the nearest and the field that differs.
     """
-    first = next((line for line in source.lines() if line.strip()), None)
-    if first is None:
+    if not source.opening:
         raise ValidationError("is empty", field=source.name, options=EXPECTED)
-    if first.startswith(aider.BEGINS):
+    if source.opening.startswith(aider.BEGINS):
         return named_format("aider")
-    samples = source.sample()
-    nearest: tuple[float, str, Misfit] | None = None
+    misfits: dict[tuple[str, Shape], Misfit] = {}
+    fitting: set[str] = set()
+    for sample in source.samples():
+        for one in _ALL:
+            for shape in one.shapes:
+                misfit = find_misfit(shape, sample)
+                known = misfits.get((one.name, shape))
+                if misfit is None:
+                    fitting.add(one.name)
+                elif known is None or misfit.fitting > known.fitting:
+                    misfits[one.name, shape] = misfit
     for one in _ALL:
-        for shape in one.shapes:
-            misfit = find_misfit(shape, samples)
-            if misfit is None:
-                return one
-            share = misfit.fitting / misfit.total
-            if misfit.fitting and (nearest is None or share > nearest[0]):
-                nearest = share, one.name, misfit
-    raise _unknown(source, samples, nearest)
+        if one.name in fitting:
+            return one
+    raise _unknown(source, misfits)
 
 
-def _unknown(
-    source: Source, samples: Sequence[Json], nearest: tuple[float, str, Misfit] | None
-) -> ValidationError:
-    if nearest is None:
+def _unknown(source: Source, misfits: Mapping[tuple[str, Shape], Misfit]) -> ValidationError:
+    """Return the error for a file that fits no format; it names the format that the file comes nearest to."""
+    nearest = max(misfits, key=lambda one: misfits[one].fitting / misfits[one].total, default=None)
+    if nearest is None or not misfits[nearest].fitting:
         return ValidationError(
             "has none of the fields of a known format", field=source.name, options=EXPECTED
         )
-    _, name, misfit = nearest
+    name, _ = nearest
     return ValidationError(
-        f"is of no known format. The nearest is {name}, but {misfit.message}",
+        f"is of no known format. The nearest is {name}, but {misfits[nearest].message}",
         field=source.name,
         options=(f"correct the field and import it again as {name}", *EXPECTED),
     )

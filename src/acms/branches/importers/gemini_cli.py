@@ -1,14 +1,17 @@
 """Sessions of Gemini CLI: `~/.gemini/tmp/<project>/chats/session-*.json`, or `.jsonl` since 2026; and `logs.json`.
 
 A message of the type gemini has its thoughts, its calls with their results, its model and its tokens. Lines of the
-newer format rewrite messages (the same id again) and take them back (`$rewindTo`), so such a file is held as a whole,
-as the program itself does it. `logs.json` has only what the user typed.
+newer format rewrite messages (the same id again), take them back (`$rewindTo`), or replace all of them
+(`$set.messages`). A first pass keeps the place in the file of each message that stands, a second one reads them.
+`logs.json` has only what the user typed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from itertools import groupby
+from typing import NamedTuple
 
 from acms.branches.importers.conversation import (
     Conversation,
@@ -19,6 +22,7 @@ from acms.branches.importers.conversation import (
     result,
     text_of,
 )
+from acms.branches.importers.documents import Span
 from acms.branches.importers.shapes import has, is_list, is_text
 from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
@@ -33,53 +37,117 @@ SHAPES = (
 )
 
 
+class _Place(NamedTuple):
+    """Where a message is in the file."""
+
+    span: Span
+    #: Of a message in a list of messages: its number in it, from 0.
+    number: int | None = None
+
+
+class _Session:
+    """What a first pass finds in a session file: no message, only where the messages are."""
+
+    def __init__(self) -> None:
+        self.id: str | None = None
+        #: By the digest of the id, in the order of the conversation.
+        self.standing: dict[bytes, _Place] = {}
+        self.taken_back: dict[bytes, _Place] = {}
+
+    def add(self, id: str, place: _Place) -> None:
+        """Add a message, or a rewritten one in the place of the one before."""
+        digest = _digest(id)
+        self.standing[digest] = place
+        self.taken_back.pop(digest, None)
+
+    def rewind(self, first: str) -> None:
+        """Take back a message and all after it, as the program does; all of them when it is not known."""
+        digests = list(self.standing)
+        start = digests.index(_digest(first)) if _digest(first) in self.standing else 0
+        for digest in digests[start:]:
+            self.taken_back[digest] = self.standing.pop(digest)
+
+    def replace_all(self, messages: Sequence[Mapping[str, Json]], span: Span) -> None:
+        """Put the messages of a list in the place of all so far."""
+        self.taken_back |= self.standing
+        self.standing = {}
+        for number, message in enumerate(messages):
+            self.add(str(message.get("id")), _Place(span, number))
+
+
 def read(source: Source) -> Iterator[Conversation]:
-    """Read the conversation of a session file, or those of a log of prompts."""
-    prompts: dict[str, list[Turn]] = {}
-    session: dict[str, Any] = {}
-    messages: dict[str, Mapping[str, Json]] = {}
-    for _, value in source.records():
-        record = mapping(value)
+    """Read the conversation of a session file, or those of a log of prompts, a message at a time."""
+    session = _Session()
+    yield from _find_messages(source, session)
+    if session.id is None:
+        return
+    if session.taken_back:
+        source.skip("messages that were taken back", len(session.taken_back))
+        for message in _load(source, session.taken_back.values()):
+            keys = [str(turn["key"]) for turn in _turns(message, None)]
+            yield Conversation(id=session.id, taken_back=keys)
+    for message in _load(source, session.standing.values()):
+        yield Conversation(id=session.id, messages=list(_turns(message, source)))
+
+
+def _find_messages(source: Source, session: _Session) -> Iterator[Conversation]:
+    """Find the messages of a session file; yield those of a log of prompts."""
+    for piece in source.split():
+        record = mapping(piece.value)
         if "messageId" in record:
-            id, number = str(record["sessionId"]), str(record["messageId"])
-            turn = make_turn(
-                "user", str(record.get("message")), key=f"{id}:{number}", at=record.get("timestamp")
-            )
-            prompts.setdefault(id, []).append(turn)
-        elif "$rewindTo" in record:
-            _rewind(messages, str(record["$rewindTo"]), source)
-        elif "$set" in record:
-            session |= mapping(record["$set"])
-        elif "sessionId" in record:
-            session |= record
-        elif "id" in record:
-            messages[str(record["id"])] = record
-    for id, turns in prompts.items():
-        yield Conversation(id=id, messages=turns)
-    if session:
-        listed = mappings(session.get("messages")) or list(messages.values())
-        turns = [turn for message in listed for turn in _turns(message, source)]
-        yield Conversation(id=str(session.get("sessionId")), messages=turns)
+            yield _prompt(record)
+        elif piece.member == "messages" and piece.listed:
+            session.add(str(record.get("id")), _Place(piece.span))
+        elif piece.member == "sessionId":
+            session.id = str(piece.value)
+        elif piece.member is None:
+            _take_line(session, record, piece.span)
 
 
-def _rewind(messages: dict[str, Mapping[str, Json]], first: str, source: Source) -> None:
-    """Take back a message and all after it, as the program does; all of them when it is not known."""
-    ids = list(messages)
-    gone = ids[ids.index(first) :] if first in messages else ids
-    for id in gone:
-        del messages[id]
-    if gone:
-        source.skip("messages that were taken back", len(gone))
+def _prompt(record: Mapping[str, Json]) -> Conversation:
+    id, number = str(record["sessionId"]), str(record["messageId"])
+    text, at = str(record.get("message")), record.get("timestamp")
+    return Conversation(id=id, messages=[make_turn("user", text, key=f"{id}:{number}", at=at)])
 
 
-def _turns(message: Mapping[str, Json], source: Source) -> Iterator[Turn]:
+def _take_line(session: _Session, record: Mapping[str, Json], span: Span) -> None:
+    if "$rewindTo" in record:
+        session.rewind(str(record["$rewindTo"]))
+        return
+    if "id" in record:
+        session.add(str(record["id"]), _Place(span))
+        return
+    settings = mapping(record.get("$set", record))
+    if "sessionId" in settings:
+        session.id = str(settings["sessionId"])
+    if listed := mappings(settings.get("messages")):
+        session.replace_all(listed, span)
+
+
+def _load(source: Source, places: Iterable[_Place]) -> Iterator[Mapping[str, Json]]:
+    """Read messages again; a line that holds a list of them is read once."""
+    for span, group in groupby(places, key=lambda place: place.span):
+        (value,) = source.load([span])
+        record = mapping(value)
+        settings = mapping(record.get("$set", record))
+        for place in group:
+            yield record if place.number is None else mappings(settings.get("messages"))[place.number]
+
+
+def _digest(id: str) -> bytes:
+    return blake2b(id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _turns(message: Mapping[str, Json], source: Source | None) -> Iterator[Turn]:
+    """Translate a message; one of another type than those of the conversation is counted in the source."""
     kind, key, at = message.get("type"), str(message.get("id")), message.get("timestamp")
     text = text_of(message.get("content"))
     if kind == "user":
         yield make_turn("user", text, key=key, at=at)
         return
     if kind != "gemini":
-        source.skip(f"messages of the type {kind}")
+        if source is not None:
+            source.skip(f"messages of the type {kind}")
         return
     calls = mappings(message.get("toolCalls"))
     parts: list[Part] = []

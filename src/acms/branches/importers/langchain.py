@@ -8,7 +8,8 @@ are none the root run. Each run repeats what was said before it, which is read o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from hashlib import blake2b
+from typing import Any, NamedTuple
 
 from acms.branches.importers.conversation import (
     Conversation,
@@ -19,6 +20,7 @@ from acms.branches.importers.conversation import (
     result,
     text_of,
 )
+from acms.branches.importers.documents import Span
 from acms.branches.importers.repeats import Repeats
 from acms.branches.importers.shapes import Field, Shape, any_of, has, is_list, is_object, is_text
 from acms.branches.importers.source import Source
@@ -140,26 +142,66 @@ def _turns(message: Mapping[str, Json], place: str, *, at: Json = None) -> list[
 # ── LangSmith ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _THREADS = ("thread_id", "session_id", "conversation_id")
+_MODEL = "llm"
+"""The type of a run that calls a model."""
+_SORTED = 96
+"""Characters of a start and of an order that runs are sorted by: a time has 32, a time with an id 59."""
+
+
+class _Run(NamedTuple):
+    """What a first pass keeps of a run: what it is sorted by, and where it is."""
+
+    start: str
+    #: Decides between runs that start together.
+    order: str
+    span: Span
+    trace: bytes
+    kind: str
 
 
 def read_runs(source: Source) -> Iterator[Conversation]:
-    """Read the runs of each thread or trace in the order of their start."""
-    runs = [mapping(value) for _, value in source.records()]
-    runs.sort(key=lambda run: (str(run.get("start_time")), str(run.get("dotted_order"))))
-    with_models = {run.get("trace_id") for run in runs if run.get("run_type") == "llm"}
-    threads = {run.get("trace_id"): thread for run in runs if (thread := _thread(run))}
+    """Read the runs of each thread or trace in the order of their start.
+
+    An export has the newest run first, so a first pass keeps where each run is, and a second one reads them in order.
+    """
+    runs, ids = _find_runs(source)
     repeats: dict[str, Repeats] = {}
-    for run in runs:
-        trace = run.get("trace_id") or run.get("id")
-        root = run.get("run_type") != "llm" and not run.get("parent_run_id")
-        if run.get("run_type") != "llm" and not (root and trace not in with_models):
-            source.skip(f"runs of the type {run.get('run_type')}")
-            continue
-        id = str(threads.get(run.get("trace_id")) or trace)
+    for run, value in zip(runs, source.load(run.span for run in runs), strict=True):
+        id = ids[run.trace]
         told = repeats.setdefault(id, Repeats())
-        turns = told.take_new(_inputs(run) + _outputs(run))
+        turns = told.take_new(_inputs(mapping(value)) + _outputs(mapping(value)))
         if turns:
             yield Conversation(id=id, messages=turns)
+
+
+def _find_runs(source: Source) -> tuple[list[_Run], Mapping[bytes, str]]:
+    """Return the runs that are read, in their order, and the thread of each trace, or its own id."""
+    runs: list[_Run] = []
+    ids: dict[bytes, str] = {}
+    for span, value in source.located():
+        run = mapping(value)
+        kind = str(run.get("run_type"))
+        trace = str(run.get("trace_id") or run.get("id"))
+        digest = blake2b(trace.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        if thread := _thread(run):
+            ids[digest] = str(thread)
+        ids.setdefault(digest, trace)
+        if kind != _MODEL and run.get("parent_run_id"):
+            source.skip(f"runs of the type {kind}")
+            continue
+        start = str(run.get("start_time"))
+        # The last part of the order is the run's own: its start and its id.
+        order = str(run.get("dotted_order") or run.get("id")).rpartition(".")[2]
+        runs.append(_Run(start[:_SORTED], order[:_SORTED], span, digest, kind))
+    runs.sort()
+    with_models = {run.trace for run in runs if run.kind == _MODEL}
+    wanted: list[_Run] = []
+    for run in runs:
+        if run.kind == _MODEL or run.trace not in with_models:
+            wanted.append(run)
+        else:
+            source.skip(f"runs of the type {run.kind}")
+    return wanted, ids
 
 
 def _thread(run: Mapping[str, Json]) -> Json:

@@ -38,7 +38,7 @@ def conversations(path: Path) -> Iterator[Conversation]:
     """Read the threads of a file, which is not written to."""
     load = _serializer()
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+        with closing(_connect(path.resolve())) as connection:
             if connection.execute(_TABLE).fetchone() != ("table",):  # a view could compute for ever
                 raise sqlite3.DatabaseError("it has no table named checkpoints")
             if connection.execute(_SIZE).fetchone()[0] > limits.IMPORT_BYTES:
@@ -61,6 +61,12 @@ def conversations(path: Path) -> Iterator[Conversation]:
                 f"cannot be read: {error}", field=f"{path.name}: thread {thread}"
             ) from error
         yield Conversation(id=str(thread), messages=turns)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open a file for reading. SQLite would leave files beside one in WAL mode that no program has open."""
+    in_use = path.with_name(f"{path.name}-wal").exists()
+    return sqlite3.connect(f"{path.as_uri()}?mode=ro{'' if in_use else '&immutable=1'}", uri=True)
 
 
 def _serializer() -> Callable[[tuple[str, bytes]], Any]:

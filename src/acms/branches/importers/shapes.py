@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -66,18 +66,8 @@ class Misfit(NamedTuple):
     message: str
 
 
-def find_misfit(shape: Shape, samples: Iterable[Json]) -> Misfit | None:
-    """Return what keeps the best of some samples from having a shape, or None if one has it."""
-    best = Misfit(-1, len(shape), "")
-    for sample in samples:
-        misfit = _misfit(shape, sample)
-        if misfit is None:
-            return None
-        best = max(best, misfit, key=lambda one: one.fitting)
-    return best
-
-
-def _misfit(shape: Shape, sample: Json) -> Misfit | None:
+def find_misfit(shape: Shape, sample: Json) -> Misfit | None:
+    """Return what keeps a value from having a shape, or None if it has it."""
     for fitting, field in enumerate(shape):
         value = _look_up(sample, field.path.split("."))
         if not field.fits(value):

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import islice
 from pathlib import PurePosixPath
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from acms.branches import limits
+from acms.branches.importers.documents import Piece, Span, parse_record, split_document
 from acms.errors import TooLargeError, ValidationError
 from acms.model import Json
 
-__all__ = ["EXPECTED", "Source", "is_object", "parse_record"]
+__all__ = ["LINES", "Source", "is_object"]
 
-EXPECTED = (
-    '[{"role": "user", "content": "…"}, …]',
-    '{"messages": [{"role": "user", "content": "…"}, …]}',
-    'JSONL: one {"role": …, "content": …} or one {"messages": […]} a line',
-)
 LINES = (".jsonl", ".ndjson")
 """How the names of files end that have one JSON value a line."""
+_OPENING = 65_536
+"""Bytes that are read at once to see how a file begins."""
 _SAMPLE = 64
 """Records that are looked at to find the format. Programs write a few lines of settings before the first message."""
 
@@ -65,40 +62,109 @@ class Source:
             yield from limits.read_lines_within(file, self.name)
 
     @cached_property
+    def opening(self) -> str:
+        """The first characters that are not blank; empty for a file without any."""
+        with self._opened() as file:
+            while data := file.read(_OPENING):
+                if text := data.decode("utf-8-sig", "replace").lstrip():
+                    return text
+        return ""
+
+    @cached_property
     def has_records(self) -> bool:
         """Whether it has one JSON value a line."""
         if self.name.lower().endswith(LINES):
             return True
-        filled = [line for line in islice(self.lines(), _SAMPLE) if line.strip()]
-        return len(filled) > 1 and is_object(filled[0])
+        if not self.opening.startswith("{") or not self._has_second_line():
+            return False
+        return is_object(next(line for line in self.lines() if line.strip()))
+
+    def _has_second_line(self) -> bool:
+        """Return whether another line than the first is not blank; a line is not held, as it may be a document."""
+        filled, ended = False, False
+        with self._opened() as file:
+            while data := file.readline(_OPENING):
+                if not data.isspace():
+                    if ended:
+                        return True
+                    filled = True
+                ended = ended or (filled and data.endswith(b"\n"))
+        return False
+
+    def check_size(self, most: int) -> None:
+        """Raise `TooLargeError` for a file of more bytes that has not one record a line."""
+        with self._opened() as file:
+            size = file.seek(0, 2)
+        if size > most and not self.has_records:
+            raise TooLargeError(f"has more than {most:,} bytes, and not one record a line", field=self.name)
 
     def records(self) -> Iterator[tuple[str, Json]]:
         """Yield (place, value) of each line; of a document its elements, or itself when it is no list."""
-        if self.has_records:
-            for number, line in enumerate(self.lines(), 1):
-                if line.strip():
-                    self.place = f"{self.name}:{number}"
-                    try:
-                        value = parse_record(line, self.name, number)
-                    except ValidationError:
-                        if number == 1 or line.endswith("\n"):
-                            raise
-                        self.skip(
-                            "last lines that are not finished"
-                        )  # the program is still writing, or was killed
-                        return
-                    yield self.place, value
-            return
-        document = self.document
-        for index, value in enumerate(document if isinstance(document, list) else [document]):
-            self.place = f"{self.name}[{index}]" if isinstance(document, list) else self.name
+        for _, value in self.located():
             yield self.place, value
 
-    @cached_property
+    def located(self) -> Iterator[tuple[Span, Json]]:
+        """Yield each record with its place in the file, from which `load` reads it again."""
+        if self.has_records:
+            yield from self._located_lines()
+        elif self.opening.startswith("["):
+            for piece in self.split():
+                yield piece.span, piece.value
+        else:
+            self.place = self.name
+            yield Span(0, -1, 0), self.document
+
+    def split(self) -> Iterator[Piece]:
+        """Yield each line; of a document the elements of the list that it is, or of the members that are lists."""
+        if self.has_records:
+            for span, value in self._located_lines():
+                yield Piece(None, value, span)
+            return
+        with self._opened() as file:
+            for piece in split_document(file, self.name):
+                self.place = self._place_of(piece.member, piece.span) if piece.listed else self.name
+                yield piece
+
+    def load(self, spans: Iterable[Span], member: str | None = None) -> Iterator[Json]:
+        """Read records again, one at a time, in the order of their places."""
+        with self._opened() as file:
+            for span in spans:
+                self.place = self._place_of(member, span)
+                file.seek(span.offset)
+                text = file.read(span.size).decode("utf-8" if span.offset else "utf-8-sig")
+                yield parse_record(text, self.name, span.number if self.has_records else 1)
+
+    def _place_of(self, member: str | None, span: Span) -> str:
+        if self.has_records:
+            return f"{self.name}:{span.number}"
+        if span.size < 0:
+            return self.name
+        return f"{self.name}{'' if member is None else f': {member}'}[{span.number}]"
+
+    def _located_lines(self) -> Iterator[tuple[Span, Json]]:
+        start = 0
+        with self._opened() as file:
+            for number, line in enumerate(limits.read_lines_within(file, self.name), 1):
+                span = Span(start, file.tell() - start, number)
+                start += span.size
+                if not line.strip():
+                    continue
+                self.place = f"{self.name}:{number}"
+                try:
+                    value = parse_record(line, self.name, number)
+                except ValidationError:
+                    if number == 1 or line.endswith("\n"):
+                        raise
+                    # The program is still writing, or was killed. A reader with two passes comes here twice.
+                    self.skipped["last lines that are not finished"] = 1
+                    return
+                yield span, value
+
+    @property
     def document(self) -> Json:
         """The whole as one JSON value; the values of a file with one a line as a list."""
         if self.has_records:
-            return [value for _, value in self.records()]
+            return [value for _, value in self._located_lines()]
         pieces: list[str] = []
         size = 0
         for line in self.lines():
@@ -108,16 +174,24 @@ class Source:
             pieces.append(line)
         return parse_record("".join(pieces), self.name, 1)
 
-    def sample(self) -> list[Json]:
-        """Return the values by which a format is known: the first records, or the document and its first elements."""
-        if self.has_records:
-            return [value for _, value in islice(self.records(), _SAMPLE)]
-        found: list[Json] = [self.document]
-        level = self.document
-        while isinstance(level, list) and level:
-            found += level[:_SAMPLE]
-            level = cast("list[Json]", level)[0]
-        return found
+    def samples(self) -> Iterator[Json]:
+        """Yield the values by which a format is known: the first records, or the outline of a document."""
+        if self.has_records or self.opening.startswith("["):
+            for _, value in islice(self.located(), _SAMPLE):
+                yield value
+                while isinstance(value, list) and value:
+                    value = value[0]
+                    yield value
+            return
+        outline: dict[str, Json] = {}
+        for piece in self.split():
+            if piece.member is None:
+                yield piece.value
+            elif piece.listed:
+                outline.setdefault(piece.member, [piece.value])
+            else:
+                outline[piece.member] = piece.value
+        yield outline
 
 
 def is_object(line: str) -> bool:
@@ -129,18 +203,3 @@ def is_object(line: str) -> bool:
     except (ValueError, TooLargeError):
         return False  # the error is raised with its place when the line is parsed
     return True
-
-
-def parse_record(text: str, name: str, number: int) -> Json:
-    """Parse a JSON value that begins at a line of a file; `ValidationError` names the line at fault."""
-    try:
-        return limits.parse_json(text, f"{name}:{number}")
-    except json.JSONDecodeError as error:
-        line = number + error.lineno - 1
-        raise ValidationError(
-            f"is not JSON: {error.msg}", field=f"{name}:{line}", options=EXPECTED
-        ) from error
-    except ValueError as error:
-        raise ValidationError(
-            "is not JSON that can be read", field=f"{name}:{number}", options=EXPECTED
-        ) from error

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, cast
+from datetime import UTC, datetime
+from functools import partial
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, cast
 
 from pydantic import Field
 
 from acms.branches import export as transfer
 from acms.branches import limits, restoring
-from acms.branches.importers import LineReader, Turn
+from acms.branches.importers import Conversation, Import, open_import
+from acms.branches.importing import Importer, survey_import
 from acms.errors import (
     ConflictError,
     CorruptRecordError,
     DeadlineError,
-    IdempotencyMismatchError,
     PermissionDeniedError,
     SessionNotFoundError,
     TooLargeError,
     ValidationError,
 )
 from acms.log import validation
-from acms.model import Context, ContextQuery
+from acms.model import Context, ContextDraft, ContextQuery
 from acms.ports import StorageBackend
+from acms.providers.tokens import default_counter
+from acms.runtime.threads import in_thread
 from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope
 from acms.server.replies import show, single
 from acms.server.tenants import OWN, Tenant
@@ -36,14 +43,14 @@ __all__ = ["operations"]
 operations = Operations("moving")
 
 LINES = "application/x-ndjson"
+MEDIA = (LINES, "application/json", "application/octet-stream")
+"""What an import may come as: lines, a JSON document, any other file."""
 PIECE = 65_536
 """Characters of an export that are sent at once, at least."""
-BATCH = 64
-BATCH_CHARACTERS = 4_000_000
-"""Messages, and characters of them, that an import stores in one commit."""
 BODY = "body"
 """What errors call the file that is imported."""
-_AT = re.compile(r"messages\[(\d+)\]")
+_MIB = 1_048_576
+"""Bytes of a body that are looked at together. The line that describes a context is shorter."""
 
 
 # ── export ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -76,23 +83,26 @@ async def export(call: Call[ExportQuery, None]) -> Reply:
     if query.context_id is not None:
         found = [await tenant.context(query.context_id)]
     else:
-        found = await _of_namespace(tenant, cast("str", query.namespace))
+        found = await _parents_first(tenant.handle, cast("str", query.namespace))
     return Reply(body=_exported(tenant.handle, [one.id for one in found]), media=LINES)
 
 
-async def _of_namespace(tenant: Tenant, namespace: str) -> list[Context]:
-    """Return the live contexts of a namespace, a parent before its forks."""
+async def _of_namespace(storage: StorageBackend, namespace: str) -> list[Context]:
+    """Return the live contexts of a namespace, the newest first."""
     found: list[Context] = []
-    if namespace == OWN:
-        return found
     query = ContextQuery(namespace=namespace, limit=validation.PAGE)
-    while True:
-        page = await tenant.handle.contexts(query)
+    while namespace != OWN:
+        page = await storage.contexts(query)
         found += page.items
         if page.next_after is None:
             break
         query = ContextQuery(namespace=namespace, after=page.next_after, limit=validation.PAGE)
-    found.reverse()  # the newest was first
+    return found
+
+
+async def _parents_first(storage: StorageBackend, namespace: str) -> list[Context]:
+    """Return the live contexts of a namespace, a parent before its forks."""
+    found = (await _of_namespace(storage, namespace))[::-1]
     known: set[str | None] = {None}
     for one in found:
         if one.parent not in known:
@@ -124,10 +134,12 @@ async def _exported(storage: StorageBackend, ids: Sequence[str]) -> AsyncIterato
 
 
 class ImportQuery(Query):
-    """Where chat lines go, and whether they may instruct."""
+    """Where conversations go, and whether they may instruct."""
 
-    #: The context that the messages of a chat go to.
+    #: The context that the one conversation of the file goes to; a file of chat messages needs it.
     context_id: str | None = None
+    #: Where each conversation becomes a context of its own, with its name as key.
+    namespace: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     #: Whether system and developer messages may instruct the model: only when you know who wrote the file.
     trust: bool = False
 
@@ -149,54 +161,14 @@ class ImportedContext:
 class Imported:
     """What an import did."""
 
-    format: Literal["chat", "export"]
+    #: `export`, or the name of the format.
+    format: str
     lines: int
     #: Entries that were not there before.
     new: int
     contexts: list[ImportedContext]
-
-
-class _Body:
-    """The lines of a body as they arrive, numbered from 1."""
-
-    def __init__(self, stream: AsyncIterator[bytes], seconds: float) -> None:
-        self._stream = stream
-        self._seconds = seconds
-        #: Number of the line that was read last.
-        self.number = 0
-
-    async def lines(self) -> AsyncIterator[tuple[int, str]]:
-        """Yield each line; one that is too long is refused before it is held."""
-        left: list[bytes] = []
-        size = 0
-        while True:
-            try:
-                async with asyncio.timeout(self._seconds):
-                    piece = await anext(self._stream, None)
-            except TimeoutError:
-                raise DeadlineError(f"nothing arrived for {self._seconds:g} seconds") from None
-            if piece is None and not any(left):
-                return
-            *whole, rest = (b"\n" if piece is None else piece).split(b"\n")
-            for one in whole:
-                self.number += 1
-                line = self._text(b"".join([*left, one]) if left else one)
-                left, size = [], 0
-                yield self.number, line
-            if piece is None:
-                return
-            left.append(rest)
-            size += len(rest)
-            if size > limits.LINE_BYTES:
-                where = f"{BODY}:{self.number + 1}"
-                raise TooLargeError(f"has more than {limits.LINE_BYTES:,} bytes", field=where)
-
-    def _text(self, line: bytes) -> str:
-        try:
-            return line.decode("utf-8-sig" if self.number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            where = f"{BODY}:{self.number}"
-            raise ValidationError(f"is not UTF-8: byte {error.start}", field=where) from None
+    #: What was read and not imported: how often, by reason.
+    skipped: dict[str, int]
 
 
 @operations(
@@ -205,54 +177,96 @@ class _Body:
     scope=Scope.APPEND,
     query=ImportQuery,
     reply=single(Imported),
-    streams=LINES,
+    streams=MEDIA,
     example='{"role": "user", "content": "Which database should the orders service use?"}\n',
 )
-async def import_lines(call: Call[ImportQuery, None]) -> Reply:
-    """Read what `/export` wrote, verbatim, or the messages of a chat into a context; the first line says which.
+async def import_file(call: Call[ImportQuery, None]) -> Reply:
+    """Read what `/export` wrote, verbatim, or the conversations of another program; the content says which.
 
     An export keeps its ids, versions, hashes and roles, and may hold several contexts, parents first; it needs the
-    scope admin:config, as it brings settings too, and `trust` when it has system or developer messages. A chat has one
-    message a line, `{"role", "content"}` with what else chat completions know, or `{"messages": […]}`, and goes into
-    `contextId`; its system and developer messages are stored as external text, unless `trust` is given. All of it is
-    checked before anything is stored: what is wrong is refused with the number of the line. The same import again
-    stores nothing twice.
+    scope admin:config, as it brings settings too, and `trust` when it has system or developer messages. Any other file
+    is read as `acms import` reads it: transcripts of coding agents, logs of providers, exports of chat programs. Each
+    conversation becomes a context in `namespace`, with a fork for each branch; one alone may go into `contextId`, and
+    chat messages, `{"role", "content"}` a line, must. System and developer messages are stored as external text, unless
+    `trust` is given. All of it is checked before anything is stored: what is wrong is refused with the number of its
+    line. The same import again stores nothing twice.
     """
     assert call.stream is not None
-    body = _Body(call.stream, call.config.limits.deadline_seconds)
-    async with limits.spooled(body.lines(), BODY) as spool:
-        first = next(spool.lines(), None)
-        if first is None:
-            raise ValidationError("is empty", field=BODY, options=("send one JSON object a line",))
-        if _is_header(first[1]):
-            kind, contexts = "export", await _restore(call, spool)
-        else:
-            kind, contexts = "chat", [await _chat(call, spool)]
-    new = sum(one.new for one in contexts)
-    return show(Imported(format=kind, lines=body.number, new=new, contexts=contexts))
+    async with _received(call.stream, call.config.limits.deadline_seconds) as path:
+        lines = await in_thread(partial(_count_lines, path))
+        if _is_export(path):
+            contexts = await _restore(call, path)
+            new = sum(one.new for one in contexts)
+            return show(Imported(format="export", lines=lines, new=new, contexts=contexts, skipped={}))
+        opened = await in_thread(partial(open_import, path, trust=call.query.trust, most=limits.LINE_BYTES))
+        contexts = await _import_conversations(call, opened)
+    new, skipped = sum(one.new for one in contexts), dict(opened.skipped)
+    return show(Imported(format=opened.format, lines=lines, new=new, contexts=contexts, skipped=skipped))
 
 
-def _is_header(line: str) -> bool:
+@asynccontextmanager
+async def _received(stream: AsyncIterator[bytes], seconds: float) -> AsyncGenerator[Path]:
+    """Keep a body in a file while the block runs: it is read twice, to be checked and to be stored."""
+    with TemporaryDirectory(prefix="acms-") as folder:
+        path = Path(folder) / BODY
+        with path.open("wb") as file:
+            while True:
+                try:
+                    async with asyncio.timeout(seconds):
+                        piece = await anext(stream, None)
+                except TimeoutError:
+                    raise DeadlineError(f"nothing arrived for {seconds:g} seconds") from None
+                if piece is None:
+                    break
+                file.write(piece)
+        yield path
+
+
+def _count_lines(path: Path) -> int:
+    count, last = 0, b"\n"
+    with path.open("rb") as file:
+        while data := file.read(_MIB):
+            count += data.count(b"\n")
+            last = data[-1:]
+    return count + (last != b"\n")
+
+
+def _is_export(path: Path) -> bool:
+    """Return whether the first line describes a context."""
+    with path.open("rb") as file:
+        line = b"\n"
+        while line and not line.strip():
+            line = file.readline(_MIB)
+    if b'"acms"' not in line:
+        return False
     try:
-        found = limits.parse_json(line, f"{BODY}:1")
+        found = limits.parse_json(line.decode("utf-8-sig"), f"{BODY}:1")
     except ValueError:
         return False
     return isinstance(found, dict) and "acms" in found
 
 
-async def _restore(call: Call[ImportQuery, None], spool: limits.Spool) -> list[ImportedContext]:
-    if call.query.context_id is not None:
-        raise ValidationError("is for chats: an export says itself what it is", field="contextId")
+def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(limits.read_lines_within(file, BODY), 1):
+            if line.strip():
+                yield number, line.strip()
+
+
+async def _restore(call: Call[ImportQuery, None], path: Path) -> list[ImportedContext]:
+    for name, given in (("contextId", call.query.context_id), ("namespace", call.query.namespace)):
+        if given is not None:
+            raise ValidationError("is for conversations: an export says itself what it is", field=name)
     if Scope.ADMIN not in call.principal.scopes:
         raise PermissionDeniedError(f"an export brings ids and settings: the key needs {Scope.ADMIN.value}")
     storage = call.tenant.handle
     contexts: list[ImportedContext] = []
     try:
-        exports = restoring.split_exports(spool.lines())
+        exports = restoring.split_exports(_numbered_lines(path))
         checked = await restoring.check_exports(storage, exports, BODY, instructions=call.query.trust)
         for context in checked:
             call.tenant.check(context.namespace)
-        for written, lines in zip(checked, restoring.split_exports(spool.lines()), strict=True):
+        for written, lines in zip(checked, restoring.split_exports(_numbered_lines(path)), strict=True):
             before = await _version(storage, written)
             context = await restoring.write_export(storage, lines, BODY)
             contexts.append(await _imported(storage, context, before))
@@ -281,56 +295,84 @@ async def _imported(storage: StorageBackend, context: Context, before: int) -> I
     )
 
 
-async def _chat(call: Call[ImportQuery, None], spool: limits.Spool) -> ImportedContext:
-    id = call.query.context_id
-    if id is None:
+class _Contexts:
+    """The contexts of a tenant that an import writes to, by their keys."""
+
+    def __init__(self, tenant: Tenant, namespace: str, given: Context | None) -> None:
+        self._tenant = tenant
+        self._namespace = namespace
+        self._given = given
+        #: Ids by name, of those that were opened.
+        self.ids: dict[str, str] = {}
+
+    @asynccontextmanager
+    async def session(self, name: str) -> AsyncGenerator[ACMS]:
+        """Return the session of a context, which is made if it is not there. The tenant closes it."""
+        if name not in self.ids:
+            self.ids[name] = await self._find(name)
+        yield await self._tenant.session(self.ids[name])
+
+    async def _find(self, name: str) -> str:
+        if self._given is not None and name == _name_of(self._given):
+            return self._given.id
+        storage = self._tenant.handle
+        try:
+            return (await storage.context(name, namespace=self._namespace)).id
+        except SessionNotFoundError:
+            draft = ContextDraft(
+                key=name,
+                namespace=self._namespace,
+                counter=default_counter().name,
+                created_at=datetime.now(UTC),
+            )
+            return (await storage.create(draft)).id
+
+
+def _name_of(context: Context) -> str:
+    """Return the key of a context, or its id in a form that the forks of it can be named after."""
+    return context.key or context.id.removeprefix("c_")
+
+
+async def _import_conversations(call: Call[ImportQuery, None], opened: Import) -> list[ImportedContext]:
+    """Store the conversations of a file, and say where each of them is."""
+    query, tenant = call.query, call.tenant
+    given = None if query.context_id is None else await tenant.context(query.context_id)
+    if given is not None and query.namespace is not None:
+        raise ValidationError("give contextId or namespace", field="contextId")
+    if given is None and opened.format == "chat":
         raise ValidationError("must name the context that the messages go to", field="contextId")
-    session = await call.tenant.session(id)
-    most = call.config.limits.message_bytes
-    async for number, turn, _ in _turns(call, spool):
-        _check_size(turn, most, number)
-    new, size = 0, 0
-    batch: list[tuple[int, Turn]] = []
-    async for number, turn, line in _turns(call, spool):
-        batch.append((number, turn))
-        size += len(line)
-        if len(batch) == BATCH or size > BATCH_CHARACTERS:
-            new += await _stored(session, batch)
-            batch, size = [], 0
-    if batch:
-        new += await _stored(session, batch)
-    told = await _imported(call.tenant.handle, await call.tenant.context(id), 0)
-    return replace(told, new=new)
-
-
-async def _turns(call: Call[ImportQuery, None], spool: limits.Spool) -> AsyncIterator[tuple[int, Turn, str]]:
-    """Yield the messages of a chat, each with the number of its line and the line."""
-    reader = LineReader(BODY, trust=call.query.trust)
-    for read, (number, line) in enumerate(spool.lines()):
-        for turn in reader.read(line, number):
-            yield number, turn, line
-        if read % BATCH == 0:
-            await asyncio.sleep(0)
-
-
-def _check_size(turn: Turn, most: int, number: int) -> None:
-    size = len(turn["content"].encode("utf-8", "surrogatepass"))
-    if size > most:
-        raise TooLargeError(f"has {size} bytes, the limit is {most}", field=f"{BODY}:{number}")
-
-
-async def _stored(session: ACMS, batch: Sequence[tuple[int, Turn]]) -> int:
-    """Store a batch and return how many were new; one that is known in part is stored message by message."""
+    namespace = validation.namespace_name(query.namespace or "default") if given is None else given.namespace
+    tenant.check(namespace)
+    contexts = _Contexts(tenant, namespace, given)
+    names = [_name_of(one) for one in await _of_namespace(tenant.handle, namespace)]
+    importer = Importer(tenant.handle, contexts, names, follows=True)
     try:
-        receipts = await session.ingest_many([turn for _, turn in batch])
-    except IdempotencyMismatchError as error:
-        if len(batch) == 1:
-            raise IdempotencyMismatchError(f"{BODY}:{batch[0][0]}: {error}") from error
-        return sum([await _stored(session, [one]) for one in batch])
+        survey = await survey_import(opened, _size_check(call.config.limits.message_bytes))
+        done = await importer.import_file(opened, survey, None if given is None else _name_of(given), BODY)
     except ValidationError as error:
-        found = _AT.search(error.field)
-        if found is None:
+        if error.field != "session":
             raise
-        number = batch[int(found[1])][0]
-        raise ValidationError(str(error), field=f"{BODY}:{number}", options=error.options) from error
-    return sum(not one.repeated for one in receipts)
+        said = str(error).removeprefix("session: ")
+        field = BODY if given is None else "contextId"
+        raise ValidationError(said, field=field, options=error.options) from error
+    told: list[ImportedContext] = []
+    for one in done:
+        context = await tenant.handle.context(contexts.ids[one.session])
+        told.append(replace(await _imported(tenant.handle, context, 0), new=one.new))
+    return told
+
+
+def _size_check(most: int) -> Callable[[Conversation], None]:
+    """Return what refuses a message with a text of more than so many bytes."""
+    numbers = count()
+
+    def check(piece: Conversation) -> None:
+        for turn in piece.messages:
+            number = next(numbers)
+            content = turn.get("content")
+            size = len(content.encode("utf-8", "surrogatepass")) if isinstance(content, str) else 0
+            if size > most:
+                field = f"{BODY}: messages[{number}]"
+                raise TooLargeError(f"has {size} bytes, the limit is {most}", field=field)
+
+    return check

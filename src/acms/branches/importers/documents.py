@@ -1,0 +1,212 @@
+"""JSON documents that are read an element at a time: a list, or an object whose members are lists.
+
+A document is decoded from a buffer that slides over the file, so that what is held is one element and the part of the
+file that was read ahead. Each element comes with its place in the file, from which it can be read again.
+"""
+
+from __future__ import annotations
+
+import json
+from codecs import BOM_UTF8, getincrementaldecoder
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from acms.branches import limits
+from acms.errors import TooLargeError, ValidationError
+from acms.model import Json
+
+__all__ = ["EXPECTED", "Piece", "Span", "parse_record", "split_document"]
+
+EXPECTED = (
+    '[{"role": "user", "content": "…"}, …]',
+    '{"messages": [{"role": "user", "content": "…"}, …]}',
+    'JSONL: one {"role": …, "content": …} or one {"messages": […]} a line',
+)
+_READ_AHEAD = 262_144
+"""Bytes that are read at once, at least. An element that is larger doubles it until it fits."""
+_BLANKS = " \t\n\r"
+_BEHIND_VALUES = frozenset(",:]}" + _BLANKS)
+"""A number that another character follows goes on behind the text."""
+
+
+class Span(NamedTuple):
+    """The place of a record in its file."""
+
+    #: In bytes.
+    offset: int
+    size: int
+    #: The line that it is in, from 1; of an element of a list its index, from 0.
+    number: int
+
+
+class Piece(NamedTuple):
+    """A part of a document: an element of a list, or a member that is no list or an empty one."""
+
+    #: The member that it is in, or is; None in a document that is a list.
+    member: str | None
+    value: Json
+    span: Span
+    #: Whether it is an element of a list.
+    listed: bool = True
+
+
+def split_document(file: BinaryIO, name: str) -> Iterator[Piece]:
+    """Yield the elements of a list; of an object its members, those that are lists element by element."""
+    cursor = _Cursor(file, name)
+    first = cursor.peek()
+    if first == "[":
+        yield from _split_list(cursor, None)
+    elif first == "{":
+        yield from _split_object(cursor)
+    else:
+        yield Piece(None, *cursor.take_value(0), listed=False)
+    if cursor.peek():
+        raise cursor.error("Extra data")
+
+
+def _split_list(cursor: _Cursor, member: str | None) -> Iterator[Piece]:
+    cursor.skip()
+    if cursor.peek() == "]":
+        cursor.skip()
+        if member is not None:
+            yield Piece(member, [], cursor.empty_span(), listed=False)
+        return
+    number = 0
+    while True:
+        yield Piece(member, *cursor.take_value(number))
+        number += 1
+        if cursor.peek() not in ("]", ","):
+            raise cursor.error("Expecting ',' delimiter")
+        if cursor.skip() == "]":
+            return
+
+
+def _split_object(cursor: _Cursor) -> Iterator[Piece]:
+    cursor.skip()
+    if cursor.peek() == "}":
+        cursor.skip()
+        return
+    while True:
+        if cursor.peek() != '"':
+            raise cursor.error("Expecting property name enclosed in double quotes")
+        member, _ = cursor.take_value(0)
+        if cursor.peek() != ":":
+            raise cursor.error("Expecting ':' delimiter")
+        cursor.skip()
+        if cursor.peek() == "[":
+            yield from _split_list(cursor, str(member))
+        else:
+            yield Piece(str(member), *cursor.take_value(0), listed=False)
+        if cursor.peek() not in ("}", ","):
+            raise cursor.error("Expecting ',' delimiter")
+        if cursor.skip() == "}":
+            return
+
+
+class _Cursor:
+    """A position in a file of JSON, and the text that was read ahead of it."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._file = file
+        self._name = name
+        self._decoder = getincrementaldecoder("utf-8")()
+        self._text = ""
+        self._at = 0
+        #: Bytes before the position, and lines before the text.
+        self._offset = 0
+        self._lines = 0
+        self._ended = False
+        if file.read(len(BOM_UTF8)) == BOM_UTF8:
+            self._offset = len(BOM_UTF8)
+        else:
+            file.seek(0)
+
+    def peek(self) -> str:
+        """Return the next character that is not blank, or an empty text at the end of the file."""
+        while True:
+            while self._at < len(self._text):
+                if self._text[self._at] not in _BLANKS:
+                    return self._text[self._at]
+                self.skip()
+            if self._ended:
+                return ""
+            self._read_ahead()
+
+    def skip(self) -> str:
+        """Go behind the next character, which is one of JSON's own, and return it."""
+        self._at += 1
+        self._offset += 1
+        return self._text[self._at - 1]
+
+    def take_value(self, number: int) -> tuple[Json, Span]:
+        """Return the next value and its place, which has a number."""
+        self.peek()
+        while True:
+            try:
+                value, end = limits.decode_json(self._text, self._at, self._name)
+            except json.JSONDecodeError as error:
+                if self._ended:
+                    raise self.error(error.msg, error.pos) from error
+            except ValueError as error:
+                where = f"{self._name}:{self._line(self._at)}"
+                raise ValidationError(
+                    "is not JSON that can be read", field=where, options=EXPECTED
+                ) from error
+            else:
+                if self._ended or self._text[end : end + 1] in _BEHIND_VALUES:
+                    break
+            self._read_more_of_value()
+        size = len(self._text[self._at : end].encode())
+        span = Span(self._offset, size, number)
+        self._at = end
+        self._offset += size
+        return value, span
+
+    def empty_span(self) -> Span:
+        """Return the place before the position, of which nothing is read again."""
+        return Span(self._offset, 0, 0)
+
+    def error(self, message: str, at: int | None = None) -> ValidationError:
+        """Return the error of a document that is not JSON at an index of the text, else at the position."""
+        line = self._line(self._at if at is None else at)
+        return ValidationError(f"is not JSON: {message}", field=f"{self._name}:{line}", options=EXPECTED)
+
+    def _line(self, at: int) -> int:
+        return self._lines + self._text.count("\n", 0, at) + 1
+
+    def _read_more_of_value(self) -> None:
+        if len(self._text) - self._at > limits.IMPORT_BYTES:
+            raise TooLargeError(f"has more than {limits.IMPORT_BYTES:,} bytes", field=self._name)
+        self._read_ahead()
+        if sum(map(self._text.count, "[{,")) > limits.VALUES:
+            raise TooLargeError(f"has more than {limits.VALUES:,} values", field=self._name)
+
+    def _read_ahead(self) -> None:
+        """Drop the text before the position, and read as much again as there is behind it."""
+        self._lines += self._text.count("\n", 0, self._at)
+        rest = self._text[self._at :]
+        data = self._file.read(max(_READ_AHEAD, len(rest)))
+        self._ended = not data
+        try:
+            self._text = rest + self._decoder.decode(data, final=self._ended)
+        except UnicodeDecodeError as error:
+            self._file.seek(0)
+            for _ in limits.read_lines_within(self._file, self._name):
+                pass  # the line at fault is an error with its place
+            raise ValidationError("is not UTF-8 text", field=self._name) from error
+        self._at = 0
+
+
+def parse_record(text: str, name: str, number: int) -> Json:
+    """Parse a JSON value that begins at a line of a file; `ValidationError` names the line at fault."""
+    try:
+        return limits.parse_json(text, f"{name}:{number}")
+    except json.JSONDecodeError as error:
+        line = number + error.lineno - 1
+        raise ValidationError(
+            f"is not JSON: {error.msg}", field=f"{name}:{line}", options=EXPECTED
+        ) from error
+    except ValueError as error:
+        raise ValidationError(
+            "is not JSON that can be read", field=f"{name}:{number}", options=EXPECTED
+        ) from error
