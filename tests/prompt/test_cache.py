@@ -310,7 +310,7 @@ async def test_a_recall_and_a_history_share_the_room() -> None:
     (tokens,) = recalled(shared)
     assert tokens > 300
     for rendered in (bounded, shared):
-        assert rendered.use.free < 0.02 * 3200
+        assert rendered.use.free < 0.03 * 3200
     alone = await base.recall(session, query).user(query).render(budget=3200)
     (tokens,) = recalled(alone)
     assert 1000 < tokens <= 3200 // 2

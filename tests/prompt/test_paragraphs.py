@@ -68,15 +68,15 @@ async def test_what_is_recalled_says_on_which_day_it_was_said() -> None:
         for budget in range(40, 200, 20):
             items = await session.recall(ASKED, budget=budget)
             assert tokens.count(items.text()) <= budget
-        chat = await session.messages(ASKED, budget=120)
-        assert any(message["content"].startswith(f"<recalled>\n{SHOWN}\n") for message in chat)
+        chat = await session.messages(ASKED, budget=160)
+        assert any(f"\n\n{SHOWN}\n" in message["content"] for message in chat)
 
 
 async def test_a_day_stays_where_the_message_that_told_it_did_not_fit() -> None:
     async with ACMS("s", open_storage("memory://")) as session:
         await told(session)
         found = set[int]()
-        for budget in range(60, 200, 5):
+        for budget in range(100, 240, 5):
             prompt = Prompt(OpenAIChat("gpt-4o")).recall(session, ASKED, tokens=100).user(ASKED)
             text = str((await prompt.render(budget=budget)).payload["messages"])
             assert text.count("The owl flew off.") == text.count("2026-03-03: The owl flew off.")

@@ -434,11 +434,11 @@ async def test_a_log_that_another_counter_counted_fills_its_room_all_the_same(st
 
 async def test_recall_is_kept_longer_than_history_and_goes_before_what_is_required(storage: Storage) -> None:
     session = await past(storage)
-    built = prompt().system("S").history(session).recall(session, "what did we choose for orders?", tokens=60)
-    rendered = await built.render(budget=150)
+    built = prompt().system("S").history(session).recall(session, "what did we choose for orders?", tokens=90)
+    rendered = await built.render(budget=180)
     assert "PostgreSQL" in texts(rendered)[-2]
     assert 3 <= len(rendered.messages) < 31
-    assert rendered.tokens.upper_bound <= 150
+    assert rendered.tokens.upper_bound <= 180
     tight = await prompt().system("S").recall(session, "what did we choose for orders?").render(budget=14)
     assert texts(tight) == ["S"]
 
@@ -453,18 +453,18 @@ async def test_recalled_tokens_are_bounded(storage: Storage) -> None:
         await prompt().recall(session, "orders service decision", tokens=100).user("U").render(budget=5000)
     )
     (recalled,) = [one for one in rendered.manifest.messages if one.path == "prompt/recall"]
-    assert 50 < recalled.tokens <= 120
+    assert 50 < recalled.tokens <= 140  # the frame comes on top
 
 
-async def test_other_sessions_of_a_namespace_are_asked_where_that_is_said(storage: Storage) -> None:
+async def test_other_sessions_of_a_namespace_are_asked_unless_the_session_alone_is(storage: Storage) -> None:
     other = session_on(storage, "other", namespace="team")
     await other.ingest("user", "Decision: the licence costs 48,000 a year.")
     session = session_on(storage, namespace="team")
     await fill(session, "Good morning.")
     query = "what does the licence cost?"
-    own = await prompt().user("U").recall(session, query).render(budget=300)
+    own = await prompt().user("U").recall(session, query, scope="session").render(budget=300)
     assert not any("48,000" in text for text in texts(own))
-    all_of_them = await prompt().user("U").recall(session, query, scope="namespace").render(budget=300)
+    all_of_them = await prompt().user("U").recall(session, query).render(budget=300)
     assert "48,000" in texts(all_of_them)[-2]
     assert await replay(all_of_them.manifest, storage, OpenAIChat("gpt-4o")) == all_of_them.payload
 

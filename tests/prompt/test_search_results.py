@@ -79,7 +79,7 @@ async def test_off_it_is_one_text_as_for_everybody_else() -> None:
     for codec in (AnthropicMessages("claude-opus-5-5"), OpenAIChat("gpt-5")):
         rendered = await Prompt(codec).recall(session, "lathe 11").user("So?").render(budget=3_000)
         payload = json.dumps(rendered.payload)
-        assert "<recalled>\\nuser: Where does lathe" in payload
+        assert "\\n\\nuser: Where does lathe" in payload
         assert "\\nassistant: Lathe 11 stands in hall 77, and Ada turns on it." in payload
 
 

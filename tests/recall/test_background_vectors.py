@@ -429,6 +429,7 @@ def test_two_event_loops_share_the_model(monkeypatch: pytest.MonkeyPatch) -> Non
     found: list[str] = []
 
     async def talk(name: str) -> None:
+        patience.set(3_600.0)
         async with ACMS(name, open_storage("memory://"), embedder) as session:
             await say(session, *(f"{name} said {text}" for text in CATS))
             items = await session.recall("pets")
@@ -438,5 +439,5 @@ def test_two_event_loops_share_the_model(monkeypatch: pytest.MonkeyPatch) -> Non
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join()
     assert sorted(found) == [f"a {MODEL} 1.0", f"b {MODEL} 1.0"]

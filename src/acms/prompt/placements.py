@@ -390,18 +390,6 @@ def variable_costs(unit: Atom, counter: TokenCounter) -> list[int]:
     ]
 
 
-def level(costs: Sequence[int], room: int) -> int:
-    """Return the most that each of some costs may keep so that together they take no more than a room."""
-    left = room
-    ascending = sorted(costs)
-    for place, cost in enumerate(ascending):
-        share = left // (len(ascending) - place)
-        if cost > share:
-            return max(0, share)
-        left -= cost
-    return ascending[-1] if ascending else room
-
-
 def without_reasoning(unit: Atom) -> Atom:
     """Return a unit without signed or encrypted reasoning, which holds only behind the prefix it was produced under."""
     if not any(_bound(part) for message in unit.messages for part in message.parts):

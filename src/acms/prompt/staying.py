@@ -35,6 +35,7 @@ from acms.prompt.steps import Fixed, Log, Readable, Recalling, Shrinking, Step
 from acms.recall.pipeline import Gathered, instructions
 from acms.recall.planner import SUMMARIES_SHARE
 from acms.results import ContextItems
+from acms.text.condense import find_level
 
 TRIES = 3
 """How often a placement is made anew when another process stored one meanwhile."""
@@ -413,7 +414,7 @@ class Staying:
         if whole <= room:
             return self._room
         costs = placements.variable_costs(unit, counter)
-        return max(self._result, placements.level(costs, room - (whole - sum(costs))))
+        return max(self._result, find_level(costs, room - (whole - sum(costs))))
 
     def _outputs_since(
         self, kept: Placements, read: Read, units: Sequence[Atom]
@@ -656,12 +657,10 @@ class Staying:
             gathered = await self._session.said(budget=wanted)
             told = gathered.labels.by_id(gathered.units)
             units = self._atoms(gathered.units, told)
-            same = self._session.counter.name == self._codec.counter.name
             begun = placements.turn(units, asked=self._asked) < len(units) or self._asked or not _calls(units)
             far = wanted > placements.FAR * self._room
-            if gathered.whole or (
-                (same or self._cost(self._sized(units, {})) > self._room) and (begun or far)
-            ):
+            filled = self._cost(self._sized(units, {})) > self._room
+            if gathered.whole or far or (filled and begun):
                 break
             wanted *= 2
         own = content.sealed(self._session, gathered.cover, self._codec.vendors)

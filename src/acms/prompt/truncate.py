@@ -9,7 +9,7 @@ from acms.model import Part, Text, ToolCall, ToolResult
 from acms.plan.nodes import Keep
 from acms.ports import Codec, TokenCounter
 from acms.prompt_types import PromptMessage
-from acms.text.condense import condense_arguments
+from acms.text.condense import condense_arguments, find_level
 
 MARK = "[…]"
 """Stands for what was cut off a text."""
@@ -63,20 +63,12 @@ def cut(
         over = sum(priced) - room
         if over <= 0 or not places:
             continue
-        level = _level([priced[index] for index in places], over)
+        kept = [priced[index] for index in places]
+        level = find_level(kept, sum(kept) - over)
         for index in places:
             if priced[index] > level:
                 written[index], priced[index] = cut_one(written[index], priced[index], level, codec, keep)
     return tuple(written), tuple(priced)
-
-
-def _level(costs: Sequence[int], over: int) -> int:
-    """Return the most that each may cost so that all together cost `over` less, which is more than nothing."""
-    left = sum(costs) - over
-    ascending = sorted(costs)
-    while ascending[0] <= (share := left // len(ascending)):
-        left -= ascending.pop(0)
-    return max(0, share)
 
 
 def _cut(

@@ -33,7 +33,7 @@ from acms.results import (
     new_days,
     spoken,
 )
-from acms.text.condense import condense_arguments, condense_output, split_records
+from acms.text.condense import condense_arguments, condense_output, find_level, split_records
 from acms.text.tokenizer import terms, words
 
 CUT = " […] "
@@ -522,24 +522,30 @@ def _item(choice: Choice, entry: Entry, tokens: int, frame: Frame, details: Deta
 
 
 def cut_unit(items: list[ContextItem], budget: int, counter: TokenCounter, frame: Frame) -> list[ContextItem]:
-    """Cut the items of one unit to a budget: the longest results of tools first, then arguments of finished calls.
+    """Cut the items of one unit to a budget: the longest to an equal length, results and arguments of calls alike.
 
     What does not fit at all stays as an empty item that costs nothing, so the unit is still whole and flagged.
     """
-    for cut_item in (_cut_item, _cut_arguments):
-        left = budget - sum(item.token_count for item in items)
-        for index in sorted(range(len(items)), key=lambda index: -items[index].token_count):
-            if left >= 0:
-                return items
-            item = items[index]
-            shorter = item
-            if cut_item is _cut_arguments or item.role is Role.TOOL or len(items) == 1:
-                shorter = cut_item(item, max(0, item.token_count + left), counter, frame)
-            left += item.token_count - shorter.token_count
-            items[index] = shorter
-    if left < 0:
+    level = find_level([item.token_count for item in items], budget)
+    cut_items = [
+        item if item.token_count <= level else _cut_part(item, level, counter, frame) for item in items
+    ]
+    over = sum(item.token_count for item in cut_items) - budget
+    for index in sorted(range(len(cut_items)), key=lambda index: -cut_items[index].token_count):
+        item = cut_items[index]
+        if over > 0 and (item.role is Role.TOOL or len(items) == 1):
+            shorter = _cut_item(item, max(0, item.token_count - over), counter, frame)
+            over -= item.token_count - shorter.token_count
+            cut_items[index] = shorter
+    if over > 0:
         return [replace(item, content="", parts=(), token_count=0, truncated=True) for item in items]
-    return items
+    return cut_items
+
+
+def _cut_part(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
+    if any(isinstance(part, ToolCall) for part in item.parts):
+        return _cut_arguments(item, budget, counter, frame)
+    return _cut_item(item, budget, counter, frame)
 
 
 def _cut_item(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:

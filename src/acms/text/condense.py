@@ -51,6 +51,18 @@ def split_records(text: str) -> list[Stretch]:
     return [(start, end) for start, end in found if start < end]
 
 
+def find_level(costs: Sequence[int], room: int) -> int:
+    """Return the most that each of some costs may keep so that together they take no more than a room."""
+    left = room
+    ascending = sorted(costs)
+    for place, cost in enumerate(ascending):
+        share = left // (len(ascending) - place)
+        if cost > share:
+            return max(0, share)
+        left -= cost
+    return ascending[-1] if ascending else room
+
+
 # ── outputs of tools ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -199,9 +211,12 @@ def condense_arguments(arguments: str, tokens: int, counter: TokenCounter) -> st
     except ValueError:
         value = None
     if isinstance(value, dict | list):
+        plain = (
+            arguments.isascii()
+        )  # then escapes stay, among them halves of characters that no text may hold
 
         def write(size: int) -> str:
-            return json.dumps(_shorten_strings(value, size), ensure_ascii=False)
+            return json.dumps(_shorten_strings(value, size), ensure_ascii=plain)
 
         longest = max(map(len, _strings(value)), default=0)
     else:
