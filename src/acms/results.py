@@ -316,7 +316,7 @@ class ContextItems(list[ContextItem]):
         _rank(self)
         #: The token budget they were chosen for, and what they use of it, frames included.
         self.budget = budget
-        self.tokens = sum(item.token_count for item in items)
+        self.tokens = sum([item.token_count for item in items])
         self.ledger = ledger
         #: The log and the version of it that was read.
         self.context = context

@@ -44,11 +44,13 @@ def add_companions(field: Field, ranking: Ranking) -> None:
     if ranking.allowed is not None:
         statements &= ranking.allowed
     nearness = _measure_nearness(field, leaders, statements)
+    companions: dict[int, int] = {}
     for leader, values in zip(leaders, nearness, strict=True):
         if ranking.query.space is not None:
             values = _add_meaning(field, ranking, leader, values)
         for companion in _find_nearest(field, leader, values):
-            ranking.accompany(companion, leader)
+            companions.setdefault(companion, leader)
+    ranking.accompany(companions)
 
 
 def _find_nearest(field: Field, leader: int, nearness: Floats) -> list[int]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms.log.in_force import Cover, anchor
-from acms.model import Entry, Kind, State
+from acms.model import Entry, Kind, Role, State
 from acms.recall.index import Floats, Ints, Snapshot
 from acms.text.index_record import EMPTY, EXTERNAL, REPLACES, Label
 from acms.text.markers import CUSTOM_WEIGHT
@@ -114,6 +114,18 @@ class Field:
         """Return which entries are external text, or were made from some; None if there are none."""
         found = (self.column("flags") & EXTERNAL) != 0
         return found if found.any() else None
+
+    @cached_property
+    def roles(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which labels are of the user, and which labels any entry in force has."""
+        codes, labels = self.labels
+        users = np.array([label.role is Role.USER for label in labels], bool)
+        return users, np.bincount(codes, minlength=len(labels)) > 0
+
+    @cached_property
+    def newest_of_user(self) -> int:
+        """Return the place of the newest entry of the user; -1 when there is none."""
+        return int(np.flatnonzero(self.roles[0][self.labels[0]])[-1:].max(initial=-1))
 
     @cached_property
     def texts(self) -> int:

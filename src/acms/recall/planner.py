@@ -175,10 +175,10 @@ class Choice(NamedTuple):
 
 def candidate(unit: Unit[Entry] | Unit[Doc], source: Source, frame: Frame) -> Candidate:
     """Return a unit as an unranked candidate."""
-    costs = tuple(
-        [entry.tokens + frame.cost(shown_role(entry), entry.parts, speaker(entry)) for entry in unit.entries]
-    )
-    return Candidate(unit, source, costs, sum(costs))
+    costs = [
+        entry.tokens + frame.cost(shown_role(entry), entry.parts, speaker(entry)) for entry in unit.entries
+    ]
+    return Candidate(unit, source, tuple(costs), sum(costs))
 
 
 def telling(one: Candidate, told: str) -> Candidate:
@@ -208,7 +208,7 @@ def suffix(candidates: Sequence[Candidate], budget: int) -> list[Choice]:
             rule = "latest" if one.tokens <= budget else "cut"
             chosen.append(Choice(one, True, rule, "the latest message is always shown", budget))
             left -= one.tokens
-        elif len(candidates) - 1 - index in places:
+        elif places and len(candidates) - 1 - index in places:
             chosen.append(Choice(one, True, "summary", ""))
         elif not full and one.tokens <= left:
             chosen.append(Choice(one, True, "window", "among the newest messages that fit"))
@@ -231,7 +231,11 @@ def _reserved(candidates: Sequence[Candidate], left: int) -> dict[int, int]:
     Together they have no more than their share of what the latest message leaves. The longest comes first: it stands
     for most.
     """
-    places = [index for index, one in enumerate(candidates[:-1]) if _level_of(one, 0) is not None]
+    places = [
+        index
+        for index, one in enumerate(candidates[:-1])
+        if one.unit.entries[0].kind is Kind.SUMMARY and _level_of(one, 0) is not None
+    ]
     share = max(0, int(left * SUMMARIES_SHARE))
     found: dict[int, int] = {}
     for index in sorted(places, key=lambda index: (-candidates[index].tokens, -index)):
@@ -384,11 +388,10 @@ def present(
 ) -> list[ContextItem]:
     """Write a chosen unit as items, cut when it must be."""
     one = choice.candidate
-    rows = details.rows
-    entries = [entry if isinstance(entry, Entry) else rows[entry.id] for entry in one.unit.entries]
-    items = [
-        _item(choice, entry, cost, frame, details) for entry, cost in zip(entries, one.costs, strict=True)
-    ]
+    items: list[ContextItem] = []
+    for entry, cost in zip(one.unit.entries, one.costs, strict=True):
+        row = entry if isinstance(entry, Entry) else details.rows[entry.id]
+        items.append(_item(choice, row, cost, frame, details))
     if choice.rule in PARTIAL:
         items = _shorten(choice, items, counter, frame, details.query)
     return [_labelled(items[0], one, counter, frame)] if one.label else items
