@@ -272,27 +272,32 @@ class Field:
 
     def postings(self, term: int) -> tuple[Ints, Floats]:
         """Return the places of the entries that hold a term, and how often."""
-        found = self.snapshot.postings(term)
-        places = (found >> np.uint32(8)).astype(np.int64)
-        counts = (found & np.uint32(255)).astype(np.float32)
+        return self._unpack(self.snapshot.postings(term))
+
+    def _unpack(self, postings: NDArray[np.uint32]) -> tuple[Ints, Floats]:
+        places = (postings >> np.uint32(8)).astype(np.int64)
+        counts = (postings & np.uint32(255)).astype(np.float32)
         if self.place is None:
             return places, counts
         places = self.place[places]
         there = places >= 0
         return places[there], counts[there]
 
-    def postings_of_terms(self, terms: Sequence[int]) -> tuple[Ints, Floats, Ints]:
-        """Return the postings of some terms as one: places, counts, and the index of the term of each."""
-        found = [self.snapshot.postings(number) for number in terms]
-        packed = np.concatenate([np.zeros(0, np.uint32), *found])
-        places = (packed >> np.uint32(8)).astype(np.int64)
-        counts = (packed & np.uint32(255)).astype(np.float32)
-        at = np.repeat(np.arange(len(terms)), np.array([len(one) for one in found], np.int64))
-        if self.place is None:
-            return places, counts, at
-        places = self.place[places]
-        there = places >= 0
-        return places[there], counts[there], at[there]
+    def postings_of_terms(self, terms: Sequence[int]) -> tuple[Ints, Floats]:
+        """Return the postings of some terms, one after the other."""
+        return self._unpack(np.concatenate([np.zeros(0, np.uint32), *map(self.snapshot.postings, terms)]))
+
+    def count_holders(self, term: int) -> int:
+        """Return how many entries hold a term."""
+        found = self.snapshot.postings(term)
+        return len(found) if self.place is None else len(self._unpack(found)[0])
+
+    def counts_at(self, term: int, places: Ints) -> Floats:
+        """Return how often entries at some places hold a term, which some entry holds."""
+        found = self.snapshot.postings(term)
+        keys = self.documents(places).astype(np.uint32) << np.uint32(8)
+        held = found[np.minimum(np.searchsorted(found, keys), len(found) - 1)]
+        return np.where(held & ~np.uint32(255) == keys, held & np.uint32(255), 0).astype(np.float32)
 
 
 def present(snapshot: Snapshot, kind: Kind) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
