@@ -105,12 +105,10 @@ class Synced:
     notes: tuple[str, ...] = ()
 
 
+# It is not frozen: a frozen dataclass of this size takes four times as long to build.
 @dataclass(slots=True, kw_only=True)
 class ContextItem:
-    """One thing the model should see, and why.
-
-    The caller owns it. It is not frozen: a frozen dataclass of this size takes four times as long to build.
-    """
+    """One thing the model should see, and why."""
 
     #: Of the entry it shows.
     id: str
