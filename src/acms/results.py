@@ -105,12 +105,10 @@ class Synced:
     notes: tuple[str, ...] = ()
 
 
+# It is not frozen: a frozen dataclass of this size takes four times as long to build.
 @dataclass(slots=True, kw_only=True)
 class ContextItem:
-    """One thing the model should see, and why.
-
-    The caller owns it. It is not frozen: a frozen dataclass of this size takes four times as long to build.
-    """
+    """One thing the model should see, and why."""
 
     #: Of the entry it shows.
     id: str
@@ -316,7 +314,7 @@ class ContextItems(list[ContextItem]):
         _rank(self)
         #: The token budget they were chosen for, and what they use of it, frames included.
         self.budget = budget
-        self.tokens = sum(item.token_count for item in items)
+        self.tokens = sum([item.token_count for item in items])
         self.ledger = ledger
         #: The log and the version of it that was read.
         self.context = context

@@ -383,6 +383,8 @@ class View:
 
     async def _labelled(self, gathered: pipeline.Gathered) -> pipeline.Gathered:
         """Return what was read with what of it has to say that it may not be so any more."""
+        if not gathered.made:
+            return gathered
         shared, at = self._shared, self._at
         moment = shared.clock() if at is None else gathered.newest
         found = await pipeline.labels(shared.indexes, gathered.context, gathered.version, moment)

@@ -102,3 +102,17 @@ async def test_a_tool_result_has_no_companion() -> None:
         found = contents(await ask(session))
         assert ANSWER in found
         assert LATER not in found
+
+
+async def test_a_word_that_most_messages_hold_decides_between_statements_that_share_the_same_rare_one() -> (
+    None
+):
+    noise = [f"{text} in Ghent" for text in NOISE]
+    other, nearer = "A violin lay on the shelf all week", "A violin lay on the {} in Ghent"
+    later = [other, *noise, nearer.format("floor"), *noise, nearer.format("chair"), *noise]
+    async with without_embedder() as session:
+        await tell(session, *noise, "Ada does live with a violin in Ghent", *noise, *later)
+        shown = [item.content for item in await ask(session)]
+    assert nearer.format("floor") in shown
+    assert nearer.format("chair") in shown
+    assert other not in shown

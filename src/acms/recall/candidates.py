@@ -174,27 +174,41 @@ class _Past:
         families = _group_copies(field, ranking)
         if terms.stale or terms.profile:
             self._old = _old(field, documents, families, terms)
-        usual = terms.include_current and not (terms.exclude or self._old) and ranking.allowed is None
-        groups = field.snapshot.column("group")[documents].tolist()
+        groups = field.snapshot.column("group")[documents]
+        plain = self._find_plain(groups)
+        rest: list[tuple[int, int, int, Candidate, int]] = []
         ranked = zip(
             documents.tolist(),
             ranking.places.tolist(),
-            groups,
+            groups.tolist(),
             _lone(field, ranking, documents, self._frame),
             families,
             strict=True,
         )
-        for document, place, group, one, family in ranked:
-            version = document + 1
-            alone = usual and group < 0 and version not in self._taken and family not in self._stands
-            alone = alone and not (terms.answers_only and not ranking.answers(place))
-            if alone and one.relevance >= terms.min_relevance:  # most of them
-                self._stands[family] = version
+        for index, (row, is_plain) in enumerate(zip(ranked, plain, strict=True)):
+            document, place, _, one, family = row
+            if is_plain and family == index and document + 1 not in self._taken:
+                self._stands[family] = document + 1
                 self._found.append((place, one))
-            elif version not in self._taken:
+            else:
+                rest.append(row)
+        for document, place, group, one, family in rest:
+            version = document + 1
+            if version not in self._taken:
                 self._consider(one, document, place, group, family)
             elif version in self._offered:
                 self._stands.setdefault(family, version)
+
+    def _find_plain(self, groups: Ints) -> list[bool]:
+        """Return which of what is ranked nothing but a better copy could turn down: most of it."""
+        ranking, terms = self._ranking, self._terms
+        usual = terms.include_current and not (terms.exclude or self._old) and ranking.allowed is None
+        if not usual:
+            return [False] * len(groups)
+        plain = (groups < 0) & (ranking.relevances[ranking.places].astype(float) >= terms.min_relevance)
+        if terms.answers_only:
+            plain &= ranking.find_answers(ranking.places)
+        return plain.tolist()
 
     def _consider(self, one: Candidate, document: int, place: int, group: int, family: int) -> None:
         field, version, hidden, end = self._field, document + 1, "", place
@@ -230,7 +244,7 @@ class _Past:
             return "filter", FILTERED
         if current and not terms.include_current:
             return "current_episode", "the current episode was not asked for"
-        if terms.answers_only and not self._ranking.answers(place):
+        if terms.answers_only and not self._ranking.find_answers(np.array([place]))[0]:
             return "cutoff", "below a quarter of the best relevance"
         if one.relevance < terms.min_relevance:
             return "min_relevance", f"below the least relevance of {terms.min_relevance:.2f}"

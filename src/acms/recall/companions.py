@@ -7,13 +7,13 @@ where structure proves it: an edit, a retraction, the address of a fact.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from acms.recall.corpus import K1, Field
-from acms.recall.index import Floats
+from acms.recall.index import Floats, Ints
 from acms.recall.ranking import Ranking, repeats_query
 from acms.recall.scoring import SIGMA
 from acms.recall.vector_score import largest, vectors_of
@@ -23,6 +23,10 @@ LEADERS = 3
 """Best statements for which companions are looked for."""
 STATEMENT = 60
 """Words of a statement, at most: a longer text tells of many things."""
+COMMON = 0.5
+"""A word in more than this share of the entries is looked up only where it can decide."""
+MARGIN = 1e-3
+"""Nats by which sums of 32-bit floats may differ."""
 COMPARED = 64
 """Later statements whose vectors are compared with that of a leader, of those that share the rarest words."""
 
@@ -39,25 +43,32 @@ def add_companions(field: Field, ranking: Ranking) -> None:
             break
         if statements[place] and ranking.on_topic[place] and not repeats_query(field, ranking.query, place):
             leaders.append(place)
-    if not leaders:
-        return
     if ranking.allowed is not None:
         statements &= ranking.allowed
-    nearness = _measure_nearness(field, leaders, statements)
-    for leader, values in zip(leaders, nearness, strict=True):
-        if ranking.query.space is not None:
-            values = _add_meaning(field, ranking, leader, values)
-        for companion in _find_nearest(field, leader, values):
-            ranking.accompany(companion, leader)
+    companions: dict[int, int] = {}
+    for leader in leaders:
+        for companion in _find_companions(field, ranking, leader, statements):
+            companions.setdefault(companion, leader)
+    ranking.accompany(companions)
 
 
-def _find_nearest(field: Field, leader: int, nearness: Floats) -> list[int]:
-    """Return the nearest statement of the speaker of one, and the nearest of all that are left."""
+def _find_companions(field: Field, ranking: Ranking, leader: int, statements: NDArray[np.bool_]) -> list[int]:
+    """Return the nearest later statement of the speaker of one, and the nearest of all that are left."""
+    allowed = np.zeros(len(field), bool)
+    allowed[field.following(leader)] = True
+    allowed[leader + 1 : leader + 2] = False
+    allowed &= statements
     codes, labels = field.labels
     own = labels[codes[leader]]
-    same_speaker = np.array([(label.role, label.actor) == (own.role, own.actor) for label in labels], bool)
+    speakers = np.array([(label.role, label.actor) == (own.role, own.actor) for label in labels], bool)
+    same_speaker = speakers[codes]
+    words = _find_words(field, leader)
+    if ranking.query.space is None:
+        nearness = _measure_nearest(field, words, allowed, same_speaker)
+    else:
+        nearness = _add_meaning(field, ranking, leader, _measure_nearness(field, words, allowed))
     found: list[int] = []
-    for values in (np.where(same_speaker[codes], nearness, np.float32(0)), nearness):
+    for values in (np.where(same_speaker, nearness, np.float32(0)), nearness):
         values[found] = 0
         best = int(values.argmax())
         if values[best] > 0:
@@ -65,28 +76,68 @@ def _find_nearest(field: Field, leader: int, nearness: Floats) -> list[int]:
     return found
 
 
-def _measure_nearness(field: Field, leaders: Sequence[int], allowed: NDArray[np.bool_]) -> Floats:
-    """Return a row for each leader: BM25 of what was said after it for its words as a query; 0 for its answer."""
-    terms: list[int] = []
-    rows: list[int] = []
-    for row, leader in enumerate(leaders):
-        numbers, _ = field.snapshot.terms_of(field.document(leader))
-        own = [number for number in numbers.tolist() if number not in subjectless_terms()]
-        terms += own
-        rows += [row] * len(own)
-    places, counts, at = field.postings_of_terms(terms)
-    often = np.bincount(at, minlength=len(terms))
+class _Words(NamedTuple):
+    """The words of a statement as a query."""
+
+    terms: list[int]
+    #: How many entries hold each, and its inverse document frequency times K1 + 1.
+    often: Ints
+    weights: Floats
+
+    def take(self, chosen: NDArray[np.bool_]) -> _Words:
+        """Return some of the words."""
+        terms = [term for term, is_chosen in zip(self.terms, chosen.tolist(), strict=True) if is_chosen]
+        return _Words(terms, self.often[chosen], self.weights[chosen])
+
+
+def _find_words(field: Field, leader: int) -> _Words:
+    """Return the words of a statement that name a subject."""
+    numbers, _ = field.snapshot.terms_of(field.document(leader))
+    terms = [number for number in numbers.tolist() if number not in subjectless_terms()]
+    often = np.array([field.count_holders(number) for number in terms], np.int64)
     rarities = np.log(1 + (len(field) - often + 0.5) / (often + 0.5)).astype(np.float32)
-    later = np.zeros((len(leaders), len(field)), bool)
-    for row, leader in enumerate(leaders):
-        later[row, field.following(leader)] = True
-        later[row, leader + 1 : leader + 2] = False
-    cells = np.array(rows, np.int64)[at] * len(field) + places
-    chosen = (later & allowed).ravel()[cells]
-    cells, places, counts, at = cells[chosen], places[chosen], counts[chosen], at[chosen]
-    gains = rarities[at] * np.float32(K1 + 1) * counts / (counts + field.norms[places])
-    found = np.bincount(cells, gains, later.size).astype(np.float32)
-    return found.reshape(later.shape)
+    return _Words(terms, often, rarities * np.float32(K1 + 1))
+
+
+def _measure_nearness(field: Field, words: _Words, allowed: NDArray[np.bool_]) -> Floats:
+    """Return BM25 of every entry that is allowed for some words; 0 for all others."""
+    places, counts = field.postings_of_terms(words.terms)
+    weights = np.repeat(words.weights, words.often)
+    chosen = allowed[places]
+    places, counts, weights = places[chosen], counts[chosen], weights[chosen]
+    gains = weights * counts / (counts + field.norms[places])
+    return np.bincount(places, gains, len(field)).astype(np.float32)
+
+
+def _measure_nearest(
+    field: Field, words: _Words, allowed: NDArray[np.bool_], same_speaker: NDArray[np.bool_]
+) -> Floats:
+    """Return BM25 of the two entries that are nearest, and of the nearest of the speaker; 0 where it is less.
+
+    Words that many entries hold add less than their weights: they are looked up only for the entries that they could
+    bring to the top (MaxScore: Turtle and Flood, "Query evaluation", 1995).
+    """
+    common = words.often > COMMON * len(field)
+    nearness = _measure_nearness(field, words.take(~common), allowed)
+    rest = words.take(common)
+    more = float(rest.weights.sum()) + MARGIN
+    near = np.flatnonzero(nearness)
+    candidates: list[Ints] = []
+    for places, size in ((near, 2), (near[same_speaker[near]], 1)):
+        values = nearness[places]
+        least = float(np.partition(values, -size)[-size]) - more if len(values) >= size else 0.0
+        if least <= 0:  # an entry that holds only common words may be the nearest
+            return _measure_nearness(field, words, allowed)
+        candidates.append(places[values >= least])
+    places = np.unique(np.concatenate(candidates))
+    exact = nearness[places]
+    norms = field.norms[places]
+    for term, weight in zip(rest.terms, rest.weights, strict=True):
+        counts = field.counts_at(term, places)
+        exact += weight * counts / (counts + norms)
+    found = np.zeros(len(field), np.float32)
+    found[places] = exact
+    return found
 
 
 def _add_meaning(field: Field, ranking: Ranking, leader: int, nearness: Floats) -> Floats:

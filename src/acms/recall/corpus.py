@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms.log.in_force import Cover, anchor
-from acms.model import Entry, Kind, State
+from acms.model import Entry, Kind, Role, State
 from acms.recall.index import Floats, Ints, Snapshot
 from acms.text.index_record import EMPTY, EXTERNAL, REPLACES, Label
 from acms.text.markers import CUSTOM_WEIGHT
@@ -114,6 +114,18 @@ class Field:
         """Return which entries are external text, or were made from some; None if there are none."""
         found = (self.column("flags") & EXTERNAL) != 0
         return found if found.any() else None
+
+    @cached_property
+    def roles(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which labels are of the user, and which labels any entry in force has."""
+        codes, labels = self.labels
+        users = np.array([label.role is Role.USER for label in labels], bool)
+        return users, np.bincount(codes, minlength=len(labels)) > 0
+
+    @cached_property
+    def newest_of_user(self) -> int:
+        """Return the place of the newest entry of the user; -1 when there is none."""
+        return int(np.flatnonzero(self.roles[0][self.labels[0]])[-1:].max(initial=-1))
 
     @cached_property
     def texts(self) -> int:
@@ -260,27 +272,32 @@ class Field:
 
     def postings(self, term: int) -> tuple[Ints, Floats]:
         """Return the places of the entries that hold a term, and how often."""
-        found = self.snapshot.postings(term)
-        places = (found >> np.uint32(8)).astype(np.int64)
-        counts = (found & np.uint32(255)).astype(np.float32)
+        return self._unpack(self.snapshot.postings(term))
+
+    def _unpack(self, postings: NDArray[np.uint32]) -> tuple[Ints, Floats]:
+        places = (postings >> np.uint32(8)).astype(np.int64)
+        counts = (postings & np.uint32(255)).astype(np.float32)
         if self.place is None:
             return places, counts
         places = self.place[places]
         there = places >= 0
         return places[there], counts[there]
 
-    def postings_of_terms(self, terms: Sequence[int]) -> tuple[Ints, Floats, Ints]:
-        """Return the postings of some terms as one: places, counts, and the index of the term of each."""
-        found = [self.snapshot.postings(number) for number in terms]
-        packed = np.concatenate([np.zeros(0, np.uint32), *found])
-        places = (packed >> np.uint32(8)).astype(np.int64)
-        counts = (packed & np.uint32(255)).astype(np.float32)
-        at = np.repeat(np.arange(len(terms)), np.array([len(one) for one in found], np.int64))
-        if self.place is None:
-            return places, counts, at
-        places = self.place[places]
-        there = places >= 0
-        return places[there], counts[there], at[there]
+    def postings_of_terms(self, terms: Sequence[int]) -> tuple[Ints, Floats]:
+        """Return the postings of some terms, one after the other."""
+        return self._unpack(np.concatenate([np.zeros(0, np.uint32), *map(self.snapshot.postings, terms)]))
+
+    def count_holders(self, term: int) -> int:
+        """Return how many entries hold a term."""
+        found = self.snapshot.postings(term)
+        return len(found) if self.place is None else len(self._unpack(found)[0])
+
+    def counts_at(self, term: int, places: Ints) -> Floats:
+        """Return how often entries at some places hold a term, which some entry holds."""
+        found = self.snapshot.postings(term)
+        keys = self.documents(places).astype(np.uint32) << np.uint32(8)
+        held = found[np.minimum(np.searchsorted(found, keys), len(found) - 1)]
+        return np.where(held & ~np.uint32(255) == keys, held & np.uint32(255), 0).astype(np.float32)
 
 
 def present(snapshot: Snapshot, kind: Kind) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

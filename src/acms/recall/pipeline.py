@@ -83,6 +83,8 @@ class Gathered:
     length: int = 0
     #: Summaries in force of what is older than the units.
     older: Sequence[Unit[Entry]] = ()
+    #: Entries at the head of the log that are no messages: what was made of them.
+    made: int = 0
     #: What of it has to say that it may not be so any more.
     labels: Labels = UNLABELLED
 
@@ -135,7 +137,15 @@ def _gathered(
     stamp = f"{head.context} {head.rewrites} {head.epoch} {stage.mode or 'exact'}"
     older = _older(cover, folded.units, stage) if after else ()
     return Gathered(
-        head.context, version, cover, folded.units, hidden, whole=after == 0, stamp=stamp, older=older
+        head.context,
+        version,
+        cover,
+        folded.units,
+        hidden,
+        whole=after == 0,
+        stamp=stamp,
+        older=older,
+        made=head.version - head.messages,
     )
 
 
@@ -281,7 +291,8 @@ def plan_window(
 
 def in_window(unit: Unit[Entry], frame: Frame, told: Mapping[str, str]) -> Candidate:
     """Return a unit of a window with what has to be told of it, by id."""
-    return telling(candidate(unit, Source.WINDOW, frame), told.get(unit.entries[0].id, ""))
+    one = candidate(unit, Source.WINDOW, frame)
+    return telling(one, told.get(unit.entries[0].id, "")) if told else one
 
 
 def cuts(items: Sequence[ContextItem]) -> list[str]:

@@ -121,10 +121,11 @@ class Scores(NamedTuple):
 class Rows(NamedTuple):
     """Entries that a plan asked for, by id, and the names of their sessions, by context."""
 
-    entries: Mapping[str, Entry]
-    sessions: Mapping[str, str]
+    entries: dict[str, Entry]
+    sessions: dict[str, str]
 
 
+NO_ROWS = Rows({}, {})
 Steps: TypeAlias = Generator[list[str] | Pairs, Any, T]
 """A plan under way: it asks for entries by id and goes on with `Rows`, or for `Scores`."""
 
@@ -188,10 +189,10 @@ class Choice(NamedTuple):
 
 def candidate(unit: Unit[Entry] | Unit[Doc], source: Source, frame: Frame) -> Candidate:
     """Return a unit as an unranked candidate."""
-    costs = tuple(
-        [entry.tokens + frame.cost(shown_role(entry), entry.parts, speaker(entry)) for entry in unit.entries]
-    )
-    return Candidate(unit, source, costs, sum(costs))
+    costs = [
+        entry.tokens + frame.cost(shown_role(entry), entry.parts, speaker(entry)) for entry in unit.entries
+    ]
+    return Candidate(unit, source, tuple(costs), sum(costs))
 
 
 def telling(one: Candidate, told: str) -> Candidate:
@@ -221,7 +222,7 @@ def suffix(candidates: Sequence[Candidate], budget: int) -> list[Choice]:
             rule = "latest" if one.tokens <= budget else "cut"
             chosen.append(Choice(one, True, rule, "the latest message is always shown", budget))
             left -= one.tokens
-        elif len(candidates) - 1 - index in places:
+        elif places and len(candidates) - 1 - index in places:
             chosen.append(Choice(one, True, "summary", ""))
         elif not full and one.tokens <= left:
             chosen.append(Choice(one, True, "window", "among the newest messages that fit"))
@@ -244,7 +245,11 @@ def _reserved(candidates: Sequence[Candidate], left: int) -> dict[int, int]:
     Together they have no more than their share of what the latest message leaves. The longest comes first: it stands
     for most.
     """
-    places = [index for index, one in enumerate(candidates[:-1]) if _level_of(one, 0) is not None]
+    places = [
+        index
+        for index, one in enumerate(candidates[:-1])
+        if one.unit.entries[0].kind is Kind.SUMMARY and _level_of(one, 0) is not None
+    ]
     share = max(0, int(left * SUMMARIES_SHARE))
     found: dict[int, int] = {}
     for index in sorted(places, key=lambda index: (-candidates[index].tokens, -index)):
@@ -302,8 +307,7 @@ def fit(
     if budget < LEAST_BUDGET:
         return [], [_leave_out(choice) for choice in choose(budget)]
     limit = budget
-    rows: dict[str, Entry] = {}
-    sessions: dict[str, str] = {}
+    rows = Rows({}, {})
     while True:
         choices = choose(limit)
         if trims:
@@ -313,16 +317,17 @@ def fit(
             one.id
             for choice in chosen
             for one in choice.candidate.unit.entries
-            if not isinstance(one, Entry) and one.id not in rows
+            if not isinstance(one, Entry) and one.id not in rows.entries
         ]
         if wanted:
             found: Rows = yield wanted
-            rows.update(found.entries)
-            sessions.update(found.sessions)
+            rows.entries.update(found.entries)
+            rows.sessions.update(found.sessions)
             for id in trims.keys() & wanted:
-                rows[id] = trimmed(rows[id], trims[id].spans)
-        details = Details(rows, sessions, query, dated)
-        items = [item for choice in chosen for item in present(choice, counter, frame, details)]
+                rows.entries[id] = trimmed(rows.entries[id], trims[id].spans)
+        items = [
+            item for choice in chosen for item in present(choice, counter, frame, rows, query, dated=dated)
+        ]
         together = frame.joined(items) if isinstance(frame, TextFrame) else counter.count(joined(items))
         over = max(together, sum([item.token_count for item in items])) - budget
         if over <= 0 or limit < 0:
@@ -376,34 +381,27 @@ def finished(steps: Steps[T]) -> T:
     raise AssertionError("the plan asks for entries")
 
 
-class Details(NamedTuple):
-    """What the items of one plan tell beside their choices."""
-
-    #: Entries that the plan asked for, by id, and the names of their sessions, by context.
-    rows: Mapping[str, Entry] = {}
-    sessions: Mapping[str, str] = {}
-    query: str = ""
-    #: Whether messages tell the day.
-    dated: bool = False
-
-
-NO_DETAILS = Details()
 PARTIAL = frozenset(("trimmed", "excerpt", "cut"))
 """Rules by which a part of a unit is shown."""
 
 
 def present(
-    choice: Choice, counter: TokenCounter, frame: Frame, details: Details = NO_DETAILS
+    choice: Choice,
+    counter: TokenCounter,
+    frame: Frame,
+    rows: Rows = NO_ROWS,
+    query: str = "",
+    *,
+    dated: bool = False,
 ) -> list[ContextItem]:
     """Write a chosen unit as items, cut when it must be."""
     one = choice.candidate
-    rows = details.rows
-    entries = [entry if isinstance(entry, Entry) else rows[entry.id] for entry in one.unit.entries]
-    items = [
-        _item(choice, entry, cost, frame, details) for entry, cost in zip(entries, one.costs, strict=True)
-    ]
+    items: list[ContextItem] = []
+    for entry, cost in zip(one.unit.entries, one.costs, strict=True):
+        row = entry if isinstance(entry, Entry) else rows.entries[entry.id]
+        items.append(_item(choice, row, cost, frame, rows.sessions.get(row.context), dated=dated))
     if choice.rule in PARTIAL:
-        items = _shorten(choice, items, counter, frame, details.query)
+        items = _shorten(choice, items, counter, frame, query)
     return [_labelled(items[0], one, counter, frame)] if one.label else items
 
 
@@ -487,7 +485,9 @@ def _written(content: str, found: Sequence[tuple[int, int]], kept: Sequence[int]
     return written.rstrip() + (CUT.rstrip() if kept and kept[-1] != len(found) - 1 else "")
 
 
-def _item(choice: Choice, entry: Entry, tokens: int, frame: Frame, details: Details) -> ContextItem:
+def _item(
+    choice: Choice, entry: Entry, tokens: int, frame: Frame, session_id: str | None, *, dated: bool
+) -> ContextItem:
     one = choice.candidate
     role = shown_role(entry)
     redaction = day = None
@@ -495,7 +495,7 @@ def _item(choice: Choice, entry: Entry, tokens: int, frame: Frame, details: Deta
         redaction = entry.redaction
         tokens = entry.tokens + frame.cost(role, entry.parts, speaker(entry))
     # The day on which a fact or a summary was written is not the day of what it says.
-    if details.dated and one.source is not Source.FACT and named(entry.actor, role) is not None:
+    if dated and one.source is not Source.FACT and named(entry.actor, role) is not None:
         day = entry.created_at.astimezone(UTC).date().isoformat()
     return ContextItem(
         id=entry.id,
@@ -514,7 +514,7 @@ def _item(choice: Choice, entry: Entry, tokens: int, frame: Frame, details: Deta
         metadata=entry.metadata,
         created_at=entry.created_at,
         day=day,
-        session_id=details.sessions.get(entry.context),
+        session_id=session_id,
         why=choice.reason,
         redaction=redaction,
         trust=trust.of(entry),

@@ -45,8 +45,8 @@ class Ranking:
         self.coverage = self.scores.coverage
         self._order = order_by_cost(self.scores.marked, field.column("tokens"))
         self.best = float(self._order.max(initial=0.0))
-        #: Companions by place, each with the place of the best statement that it stands beside.
-        self._leaders: dict[int, int] = {}
+        #: Companions by place, each with the score of the best statement that it stands beside.
+        self._companions: dict[int, float] = {}
         #: Places that are shown whatever they answer.
         self._held: frozenset[int] = frozenset()
         #: Places of the candidates, best first.
@@ -93,11 +93,13 @@ class Ranking:
         others = np.setdiff1d(held, self.places)
         self.places = np.concatenate([self.places, others[np.lexsort((others, -self._order[others]))]])
 
-    def accompany(self, companion: int, leader: int) -> None:
-        """Let a message be chosen right after another one, whatever it is worth itself; the first leader counts."""
-        self._leaders.setdefault(companion, leader)
-        if companion not in self.places:
-            self.places = np.append(self.places, companion)
+    def accompany(self, leaders: Mapping[int, int]) -> None:
+        """Let messages be chosen right after others, whatever they are worth themselves; maps each to its leader."""
+        scores = self.scores_of(np.array(list(leaders.values()), np.int64))
+        self._companions = dict(zip(leaders, scores, strict=True))
+        ranked = set(self.places.tolist())
+        new = [place for place in leaders if place not in ranked]
+        self.places = np.concatenate([self.places, np.array(new, np.int64)])
 
     def allows(self, place: int) -> bool:
         """Whether an entry may be shown."""
@@ -144,7 +146,7 @@ class Ranking:
         near[2:] |= self.on_topic
         found = np.where(near[1:-1], 1, 2)
         found[self.on_topic] = 0
-        found[[*self._leaders, *self._held]] = 0
+        found[[*self._companions, *self._held]] = 0
         distances: list[int] = found[places].tolist()
         return distances
 
@@ -153,15 +155,15 @@ class Ranking:
         """Return the relevance in nats at which `relevant_only` stops."""
         return CUTOFF * float(self.scores.plain.max(initial=0.0))
 
-    def answers(self, place: int) -> bool:
-        """Whether a message is above the cutoff, or stands beside one that is.
+    def find_answers(self, places: Ints) -> NDArray[np.bool_]:
+        """Return which messages are above the cutoff, or stand beside one that is.
 
         A mark lifts one message and hides no other.
         """
-        if place in self._leaders or place in self._held:
-            return True
-        plain = float(self.scores.plain[place])
-        return plain > 0 and (plain >= self.least or float(self.scores.marked[place]) > plain)
+        plain = self.scores.plain[places]
+        above = (plain.astype(float) >= self.least) | (self.scores.marked[places] > plain)
+        shown = [place in self._companions or place in self._held for place in places.tolist()]
+        return (plain > 0) & above | np.array(shown, bool)
 
     def relevance(self, place: int) -> float:
         """Return how far a message answers by itself, in [0, 1]."""
@@ -179,10 +181,7 @@ class Ranking:
 
     def leader_scores(self, places: Ints) -> list[float]:
         """Return the scores of the statements that some messages stand beside; 0 for one that stands alone."""
-        if not self._leaders:
-            return [0.0] * len(places)
-        leaders = map(self._leaders.get, places.tolist())
-        return [0.0 if leader is None else self.score(leader) for leader in leaders]
+        return [self._companions.get(place, 0.0) for place in places.tolist()]
 
     def marks_of(self, places: Ints) -> list[float]:
         """Return what their marks add to some messages, as shares of the best relevance without marks."""
@@ -210,18 +209,17 @@ def repeats_query(field: Field, query: Query, place: int) -> bool:
     """Whether an entry holds just the words of a query: it asks, and states nothing."""
     numbers, _ = field.snapshot.terms_of(field.document(place))
     said = frozenset(numbers.tolist())
+    if not all(word.terms[0] in said for word in query.words):
+        return False
     asked = {number for word in query.words for number in word.terms}
-    primary = {word.terms[0] for word in query.words}
-    return primary <= said and said - function_terms() <= asked
+    return said - function_terms() <= asked
 
 
 def _find_asking(field: Field, query: Query) -> int:
     """Return the place where the query itself was just said: the newest entry, or the newest of the user; else -1."""
     if not len(field) or not query.words:
         return -1
-    codes, labels = field.labels
-    users = np.array([label.role is not None and label.role.value == "user" for label in labels], bool)[codes]
-    newest = [len(field) - 1, *np.flatnonzero(users)[-1:].tolist()]
+    newest = [len(field) - 1] if field.newest_of_user < 0 else [len(field) - 1, field.newest_of_user]
     return next((place for place in newest if repeats_query(field, query, place)), -1)
 
 

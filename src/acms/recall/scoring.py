@@ -214,11 +214,9 @@ def _deviations(corpus: Field, cosines: Floats, level: tuple[float, float]) -> t
 def _speaker_factor(corpus: Field, query: Query) -> Floats:
     """Return a factor for every message: whether a speaker who is named said it, and whether the user did."""
     codes, labels = corpus.labels
+    users, present = corpus.roles
     factor = np.ones(len(labels), np.float32)
     named = np.array([label.actor in query.speakers for label in labels], bool)
-    users = np.array([label.role is not None and label.role.value == "user" for label in labels], bool)
-    present = np.zeros(len(labels), bool)
-    present[np.unique(codes)] = True
     for chosen in (named, users):
         if (chosen & present).any() and (~chosen & present).any():
             factor[chosen] *= np.float32(NAMED)
