@@ -25,7 +25,7 @@ from acms.providers.codecs.anthropic_turns import (
 )
 from acms.providers.codecs.calibration import Calibration
 from acms.providers.codecs.framing import check_strings, thawed
-from acms.providers.codecs.request_count import request_counts
+from acms.providers.codecs.request_count import CountingCodec, request_counts
 from acms.providers.tokens import default_counter
 from acms.text.chat_messages import NO_RESULT
 
@@ -190,7 +190,7 @@ class _Counter:
         return self._count(text) + sum(len(run) - -(-len(run) // 3) for run in _NUMBER.findall(text))
 
 
-class Gemini:
+class Gemini(CountingCodec):
     """Prompts for Gemini, as arguments of `client.models.generate_content` of google-genai: `contents` and `config`.
 
     Leading messages of the system and the developer become the system instruction, a later one is told by the user,
@@ -220,7 +220,6 @@ class Gemini:
         self.request_counts = request_counts(request_counter)
         self.model = validation.name(model, "model")
         self.counter: TokenCounter = _Counter()
-        #: What was learnt of this model's counts; keep its `state` to go on with it.
         self.calibration = calibration or Calibration(ESTIMATE, margin=margin)
         self._sizes = blocks.Sizes()
         self._prices = blocks.Prices(self.counter, image=IMAGE, sizes=self._sizes)
@@ -403,19 +402,6 @@ class Gemini:
         upper = self.calibration.upper(raw, of_tools)
         return Count(tokens=raw, exactness=Exactness.CALIBRATED, upper_bound=upper, tools=of_tools)
 
-    async def count_request(self, payload: Mapping[str, Json]) -> Count:
-        """Count a payload by the request counter, or as `count` does if there is none."""
-        raw = self.count(payload)
-        return (
-            raw if self.request_counts is None else await self.request_counts.count(payload, raw, self.model)
-        )
-
-    def limit(self, budget: int, tools: int = 0) -> int:
-        """Return the most raw tokens, of which so many are tools, whose upper bound is within a budget."""
-        if self.request_counts is not None:
-            return self.request_counts.limit(budget)
-        return self.calibration.limit(budget, tools)
-
     def cached(self, tokens: int) -> int:
         """Return how many tokens of an unchanged prefix are read from the cache: from 4,096 on, where all models do."""
         return tokens if tokens >= 4_096 else 0
@@ -434,13 +420,6 @@ class Gemini:
                 "has no prompt token count: pass the response, or its usage metadata", field="usage"
             )
         return Usage(input_tokens=total, cached_tokens=cached)
-
-    def observe(self, count: Count, usage: Usage) -> None:
-        """Learn from a request how far counts can be relied on; nothing from a report of none."""
-        if self.request_counts is not None and count.exactness is self.request_counts.counter.exactness:
-            self.request_counts.observe(count, usage)
-        elif count.tokens > 0 and usage.input_tokens > 0:
-            self.calibration.observe(count.tokens, usage.input_tokens, count.tools)
 
 
 def _named_ids(parts: Sequence[Mapping[str, Any]], kind: str) -> list[tuple[str, str]]:
