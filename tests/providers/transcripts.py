@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 WORDS = "harbour crane rope 48213 deploy München 列車 tests green pumpkin invoice 🚢 quay".split()
 
@@ -236,3 +236,80 @@ def _cut(random: Random, messages: Iterator[Message], interrupted: float) -> Ite
     for message in messages:
         if message.get("role") == "system" or random.random() > interrupted:
             yield message
+
+
+# ── a coding agent ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Edit(NamedTuple):
+    """What a patch changes."""
+
+    path: str
+    old: str
+    new: str
+
+
+def coding_session(random: Random, size: int) -> tuple[list[Message], list[Edit]]:
+    """Return a session as Codex records it, of so many bytes, and what its patches change in order.
+
+    The files are named in patches only, each once.
+    """
+    messages: list[Message] = []
+    edits: list[Edit] = []
+    written = 0
+    while written < size:
+        turn = len(edits)
+        edit = Edit(
+            f"src/{random.choice(WORDS[:3])}/part{turn}.py",
+            f"    limit = {random.randint(1, 99)}",
+            f"    limit = {random.randint(100, 999)}  # {said(random, 5)}",
+        )
+        edits.append(edit)
+        items = list(_coding_turn(random, turn, edit))
+        written += sum(len(json.dumps(item, ensure_ascii=False)) for item in items)
+        messages += items
+    return messages, edits
+
+
+def _coding_turn(random: Random, turn: int, edit: Edit) -> Iterator[Message]:
+    yield {"role": "user", "content": [{"type": "input_text", "text": f"Task {turn}: {said(random)}"}]}
+    for step in range(random.randint(1, 3)):
+        yield _reasoning(random, f"{turn}_{step}")
+        yield from _shell_call(random, f"{turn}_{step}")
+    yield _reasoning(random, f"{turn}_patch")
+    call = {"call_id": f"patch_{turn}"}
+    if random.random() < 0.7:
+        hunk = f"@@ def load():\n-{edit.old}\n+{edit.new}"
+        patch = f"*** Begin Patch\n*** Update File: {edit.path}\n{hunk}\n*** End Patch"
+        yield {"type": "custom_tool_call", "id": f"ctc_{turn}", **call, "name": "apply_patch", "input": patch}
+        yield {"type": "custom_tool_call_output", **call, "output": "Done!"}
+    else:
+        operation = {"type": "update_file", "path": edit.path, "diff": f"@@\n-{edit.old}\n+{edit.new}"}
+        yield {"type": "apply_patch_call", "id": f"apc_{turn}", **call, "status": "completed",
+               "operation": operation}  # fmt: skip
+        yield {"type": "apply_patch_call_output", **call, "status": "completed"}
+    yield {"type": "message", "id": f"msg_{turn}", "role": "assistant", "status": "completed",
+           "content": [{"type": "output_text", "text": said(random), "annotations": []}]}  # fmt: skip
+
+
+def _reasoning(random: Random, id: str) -> Message:
+    summary = [{"type": "summary_text", "text": said(random)}]
+    return {"type": "reasoning", "id": f"rs_{id}", "summary": summary, "encrypted_content": "gAAA" * 50}
+
+
+def _shell_call(random: Random, id: str) -> list[Message]:
+    command = ["bash", "-lc", f"rg -n {random.choice(WORDS)} | head -{random.randint(1, 90)}"]
+    output = said(random, random.choice([20, 200, 2_000]))
+    call = {"call_id": f"shell_{id}"}
+    if random.random() < 0.5:
+        arguments = json.dumps({"command": command, "timeout_ms": 10_000})
+        result = json.dumps({"output": output, "metadata": {"exit_code": 0, "duration_seconds": 0.2}})
+        return [
+            {"type": "function_call", "id": f"fc_{id}", **call, "name": "shell", "arguments": arguments},
+            {"type": "function_call_output", **call, "output": result},
+        ]
+    action = {"type": "exec", "command": command, "env": {}}
+    return [
+        {"type": "local_shell_call", "id": f"lsh_{id}", **call, "status": "completed", "action": action},
+        {"type": "local_shell_call_output", **call, "output": output},
+    ]

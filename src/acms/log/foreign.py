@@ -86,16 +86,28 @@ def read(
     ):
         return [dict(message)]
     if "role" not in message or (found is not None and isinstance(found, str)):
-        item = {
-            name: value for name, value in message.items() if name not in (*_OURS, "key", "idempotency_key")
-        }
-        return [_keyed(_item(item, place._replace(vendor=RESPONSES)), message)]
+        beside = _raws_beside(message)
+        ours = {*_OURS, "key", "idempotency_key", *(("parts",) if beside else ())}
+        item = {name: value for name, value in message.items() if name not in ours}
+        turn = _item(item, place._replace(vendor=RESPONSES))
+        if beside:
+            turn["parts"] = [*turn.get("parts", ()), *beside]
+        return [_keyed(turn, message)]
     if of_gemini(message):
         return _content_of_gemini(message, place.at("parts"))
     unknown = sorted(set(message) - KNOWN, key=str)
     if unknown and strict:
         raise ValidationError(f"unknown field {unknown[0]!r}", field=field)
     return _spoken(message, place, unknown)
+
+
+def _raws_beside(item: Mapping[str, Any]) -> Sequence[Raw]:
+    """Return the `Raw` parts that an adapter keeps beside an item; items of providers have no such parts."""
+    given: object = item.get("parts")
+    if not isinstance(given, list | tuple):
+        return ()
+    raws = [one for one in given if isinstance(one, Raw)]
+    return raws if len(raws) == len(given) else ()
 
 
 def check_privacy_field(message: Mapping[str, Any], field: str) -> None:

@@ -333,12 +333,12 @@ def item_text(part: Raw) -> str:
         item = json.loads(part.json)
     except (ValueError, RecursionError):
         return ""
-    if not isinstance(item, dict) or (part.vendor == AGENTS and _is_read(item)):
+    if not isinstance(item, dict) or (part.vendor == AGENTS and is_understood(item)):
         return ""
     return item_text_of(item)
 
 
-def _is_read(item: Mapping[str, Json]) -> bool:
+def is_understood(item: Mapping[str, Json]) -> bool:
     """Return whether an item is read as parts: a message, a call or a result."""
     kind = item.get("type", "message")
     if kind in ("message", "function_call", "function_call_output"):

@@ -25,13 +25,14 @@ from acms.config import ACMSConfig
 from acms.erasure.erase import erase_subject
 from acms.errors import ConflictError, EntryNotFoundError, IdempotencyMismatchError
 from acms.integrations.google_adk.events import EventDialect, events_of, namespace_of
-from acms.integrations.model_input import original
+from acms.integrations.model_input import original, raw_of
 from acms.integrations.sessions import Sessions, StateMemory
 from acms.kv import list_entries, update_entry
 from acms.model import EMPTY, Json, KVEntry
 from acms.ports import StorageBackend
 from acms.results import Erasure
 from acms.session import ACMS
+from acms.write.door import read_repaired
 
 __all__ = ["ACMSSessionService"]
 
@@ -168,10 +169,11 @@ class ACMSSessionService(BaseSessionService):
         dialect = EventDialect()
         try:
             async with self.use(session) as memory:
-                kept = original(await memory.get(event.id), dialect)
+                stored = await memory.get(event.id)
         except EntryNotFoundError:
             return False
-        return kept == dialect.read(dialect.dumped(event))
+        given = raw_of(read_repaired(dialect.write(event))[0]["parts"], dialect.vendor)
+        return original(stored, dialect) == (dialect.read(given) if given else None)
 
     async def _store(self, session: Session, event: Event) -> None:
         written = EventDialect().write(event)
