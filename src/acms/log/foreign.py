@@ -478,6 +478,8 @@ def _item(item: Mapping[str, Any], place: Place) -> Turn:
             if call_of_result(item["type"]) is not None:
                 return _native_result(item, place)
             held = _lifted(item, place)
+            if answer := read_result(held):
+                return {"role": "tool", "content": "", "parts": answer}
             parts = read_call(held) or [Raw(place.vendor, dump(held))]
         case None if item and item.keys() <= {"id", "type"}:
             parts = [_raw({**item, "type": "item_reference"}, place)]
