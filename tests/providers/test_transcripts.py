@@ -231,3 +231,60 @@ async def test_ingest_takes_a_list_of_parts_and_says_what_it_repaired() -> None:
         assert [entry.content for entry in await session.entries()] == ["half \ufffd", ""]
         with pytest.raises(ValidationError):
             await session.ingest("user", "")
+
+
+FIELDS = ("citations", "caller")
+
+
+async def test_unknown_fields_of_a_block_go_back_to_anthropic_alone() -> None:
+    blocks = [
+        {
+            "type": "text",
+            "text": "As they say.",
+            "citations": [{"type": "page_location", "cited_text": "yes"}],
+        },
+        {"type": "tool_use", "id": "toolu_1", "name": "disk", "input": {}, "caller": {"type": "direct"}},
+    ]
+    result = {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "full"}],
+    }
+    async with new_session() as session:
+        await session.sync(
+            [{"role": "user", "content": "q"}, {"role": "assistant", "content": blocks}, result]
+        )
+        codec = AnthropicMessages("claude-opus-4-5", max_tokens=9)
+        rendered = await Prompt(codec).history(session).render(budget=100_000)
+        user, answer, *behind = rendered.payload["messages"]
+        assert answer["content"] == blocks
+        plain = [{name: value for name, value in one.items() if name not in FIELDS} for one in blocks]
+        without = {**rendered.payload, "messages": [user, {**answer, "content": plain}, *behind]}
+        assert codec.count(without).tokens < codec.count(rendered.payload).tokens
+        for other, _ in CODECS:
+            if other.name != "anthropic-messages":
+                shown = json.dumps(await payload_of(session, other))
+                assert not any(f'"{name}"' in shown for name in FIELDS)
+
+
+async def test_unknown_fields_of_a_part_go_back_to_gemini_alone() -> None:
+    call = {"id": "f1", "name": "disk", "args": {}, "willWait": True}
+    answer = {"id": "f1", "name": "disk", "response": {"output": "full"}, "scheduling": "WHEN_IDLE"}
+    contents = [
+        {"role": "user", "parts": [{"text": "q"}]},
+        {
+            "role": "model",
+            "parts": [
+                {"text": "As they say.", "partMetadata": {"of": "x"}},
+                {"functionCall": call, "thoughtSignature": "c2ln"},
+            ],
+        },
+        {"role": "user", "parts": [{"functionResponse": answer}]},
+    ]
+    async with new_session() as session:
+        await session.sync(contents)
+        rendered = await Prompt(Gemini("gemini-3-pro")).history(session).render(budget=100_000)
+        assert rendered.payload["contents"] == contents
+        for other, _ in CODECS:
+            if other.name != "gemini":
+                shown = json.dumps(await payload_of(session, other))
+                assert not any(name in shown for name in ("partMetadata", "willWait", "scheduling"))

@@ -22,6 +22,7 @@ def native_pair(random: Random, id: str) -> list[Message]:
     call: Message = {"call_id": id}
     kind = random.choice(
         "function custom_tool local_shell shell apply_patch computer tool_search program mcp unknown".split()
+        + ["unknown_form"]
     )
     text = said(random, 60)
     match kind:
@@ -96,6 +97,11 @@ def native_pair(random: Random, id: str) -> list[Message]:
                     "approve": random.random() < 0.5,
                 },
             ]
+        case "unknown_form":
+            return [
+                {"type": "qubit_request", **call, "circuit": {"gates": [text]}, "shots": 3},
+                {"type": "qubit_measurement", **call, "output": {"bits": [text]}, "seconds": 0.5},
+            ]
         case _:
             return [
                 {"type": "quantum_call", **call, "circuit": text},
@@ -131,7 +137,7 @@ def claude_answer(random: Random, id: str) -> list[Message]:
     if random.random() < 0.3:
         blocks.append({"type": "thinking", "thinking": text, "signature": "c2ln"})
     if random.random() < 0.5:
-        blocks.append({"type": "text", "text": text})
+        blocks.append({"type": "text", "text": text, "citations": [{"cited_text": text}]})
     served, result = random.choice(
         [
             ("server_tool_use", "bash_code_execution_tool_result"),
@@ -147,7 +153,8 @@ def claude_answer(random: Random, id: str) -> list[Message]:
                 {"type": result, "tool_use_id": f"srv_{id}", "content": [{"type": "text", "text": text}]}
             )
     calls = [f"toolu_{id}_{n}" for n in range(random.choice([0, 0, 1, 2]))]
-    blocks += [{"type": "tool_use", "id": call, "name": "disk", "input": {"of": text}} for call in calls]
+    given = {"name": "disk", "input": {"of": text}, "caller": {"of": text}}
+    blocks += [{"type": "tool_use", "id": call, **given} for call in calls]
     answers = [{"type": "tool_result", "tool_use_id": call, "content": said(random, 200)} for call in calls]
     random.shuffle(answers)
     return [
@@ -163,7 +170,7 @@ def gemini_answer(random: Random, id: str) -> list[Message]:
         code = {"executableCode": {"language": "PYTHON", "code": text}, "thoughtSignature": "c2ln"}
         done = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": text}}
         return [{"role": "model", "parts": [code, done, {"text": text}]}]
-    call = {"functionCall": {"id": f"fc_{id}", "name": "disk", "args": {"of": text}}}
+    call = {"functionCall": {"id": f"fc_{id}", "name": "disk", "args": {"of": text}, "unheard": text}}
     signed = {**call, "thoughtSignature": "c2ln"} if random.random() < 0.5 else call
     answer = {"functionResponse": {"id": f"fc_{id}", "name": "disk", "response": {"output": text}}}
     return [{"role": "model", "parts": [{"text": text}, signed]}, {"role": "user", "parts": [answer]}]

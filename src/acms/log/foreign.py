@@ -213,7 +213,7 @@ def _content_of_gemini(message: Mapping[str, Any], place: Place) -> list[Turn]:
     from acms.log import gemini  # those who have none do without
 
     answers, parts = gemini.read(message, place, dump)
-    turns: list[Turn] = [{"role": "tool", "content": "", "parts": [one]} for one in answers]
+    turns: list[Turn] = [{"role": "tool", "content": "", "parts": held} for held in answers]
     if parts or not answers:
         turn: Turn = {"role": "assistant" if message["role"] == "model" else message["role"], "content": ""}
         _say(turn, parts, {})
@@ -348,7 +348,10 @@ def _surplus(one: Mapping[str, Any], *held: str) -> list[Part]:
 
 
 def _text(one: Mapping[str, Any], place: Place) -> list[Part]:
-    return [Text(place.at("text").text(one.get("text"))), *_surplus(one, "text")]
+    surplus = _surplus(one, "text")
+    if surplus and place.vendor != "anthropic":
+        surplus = _surplus({**one, "vendor": place.vendor}, "text")
+    return [Text(place.at("text").text(one.get("text"))), *surplus]
 
 
 def _refusal(one: Mapping[str, Any], place: Place) -> list[Part]:

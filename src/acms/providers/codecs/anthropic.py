@@ -11,7 +11,7 @@ from typing import Literal
 
 from acms.errors import ConfigurationError, PayloadError, ValidationError
 from acms.log import validation
-from acms.log.native_items import item_text
+from acms.log.native_items import AS_GIVEN, item_text
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
@@ -20,6 +20,7 @@ from acms.providers.codecs.answers import of, split
 from acms.providers.codecs.anthropic_rules import BREAKPOINTS, check, claude
 from acms.providers.codecs.anthropic_turns import BEGINNING, Arranged, SentMessage, arrange, speaker_name
 from acms.providers.codecs.calibration import Calibration
+from acms.providers.codecs.given_fields import Fields, Key, given_fields, key_of_part
 from acms.providers.codecs.request_count import CountingCodec, request_counts
 from acms.providers.tokens import default_counter
 from acms.text.chat_messages import NO_RESULT
@@ -133,7 +134,8 @@ class AnthropicMessages(CountingCodec):
             payload["max_tokens"] = self.max_tokens
         if tools:
             payload["tools"] = [_tool(tool) for tool in tools]
-        content = [[self._block(one.part, turn.role) for one in turn.shown] for turn in said]
+        fields = given_fields(messages, anthropic_blocks.given_fields)
+        content = [[self._block(one.part, turn.role, fields) for one in turn.shown] for turn in said]
         turns = list(zip(said, content, strict=True))
         if turns and turns[0][0].role is Role.SYSTEM:
             payload["system"] = turns.pop(0)[1]
@@ -163,12 +165,15 @@ class AnthropicMessages(CountingCodec):
         """Raise `PayloadError` when the provider would refuse a payload: role order, tool pairs, system placement."""
         check(payload, self._family)
 
-    def _block(self, part: Part, role: Role) -> dict[str, Json]:
+    def _block(self, part: Part, role: Role, fields: Mapping[Key, Fields]) -> dict[str, Json]:
         if isinstance(part, Media):
             self._sizes.state(part)
         if self.search_results and isinstance(part, Text) and role is Role.USER:
             return anthropic_blocks.cited(part)
-        return anthropic_blocks.block(part)
+        block = anthropic_blocks.block(part)
+        if role is Role.ASSISTANT and fields:
+            block.update(fields.get(key_of_part(part), {}))
+        return block
 
     def _arrange(self, messages: Sequence[PromptMessage]) -> Arranged:
         system, reasoning = self._family.system, self._family.reasoning
@@ -224,6 +229,8 @@ class AnthropicMessages(CountingCodec):
                 return prices.text(anthropic_blocks.mention(part)) if media is None else prices.media(media)
             case Reasoning():
                 return prices.signed(part.text, part.signature) if self._sent(role) and part.signature else 0
+            case Raw() if part.vendor == AS_GIVEN:
+                return prices.fields(anthropic_blocks.given_fields(part)) if role is Role.ASSISTANT else 0
             case Raw():
                 if anthropic_blocks.verbatim(part) is None:
                     return 0 if part.vendor == "anthropic" else prices.text(item_text(part))
@@ -263,7 +270,8 @@ class AnthropicMessages(CountingCodec):
     def _content(self, content: Json, *, system: bool) -> int:
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
-        return sum([self._prices.block(block, system=system) for block in content])
+        fields = [self._prices.fields(anthropic_blocks.other_fields(block)) for block in content]
+        return sum([self._prices.block(block, system=system) for block in content]) + sum(fields)
 
     def cached(self, tokens: int) -> int:
         """Return how many tokens of an unchanged prefix of so many are read from the cache, when it ends at a mark."""
