@@ -201,6 +201,17 @@ async def test_what_no_store_can_keep_ends_no_run() -> None:
     await session.close()
 
 
+async def test_a_result_that_is_too_long_is_cut_and_ends_no_run() -> None:
+    session = ACMSSession("s", open_storage("memory://"))
+    call = {"type": "function_call", "call_id": "c1", "name": "disk", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c1", "output": "full " * 300_000}
+    await session.add_items([{"role": "user", "content": "q"}, call, output])
+    kept = (await session.get_items())[2]
+    assert (kept["type"], kept["call_id"]) == ("function_call_output", "c1")
+    assert 100_000 < len(kept["output"]) < len(output["output"])
+    await session.close()
+
+
 async def test_settings_of_the_sdk_limit_what_is_read() -> None:
     session = ACMSSession("s", open_storage("memory://"), session_settings={"limit": 2})
     assert session.session_settings == SessionSettings(limit=2)

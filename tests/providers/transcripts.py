@@ -8,6 +8,9 @@ from random import Random
 from typing import Any, NamedTuple
 
 WORDS = "harbour crane rope 48213 deploy München 列車 tests green pumpkin invoice 🚢 quay".split()
+NATIVE = (
+    "function custom_tool local_shell shell apply_patch computer tool_search program mcp unknown unknown_form"
+).split()
 
 Message = dict[str, Any]
 
@@ -20,10 +23,7 @@ def said(random: Random, most: int = 30) -> str:
 def native_pair(random: Random, id: str) -> list[Message]:
     """Return a call of a native tool of Responses and its result."""
     call: Message = {"call_id": id}
-    kind = random.choice(
-        "function custom_tool local_shell shell apply_patch computer tool_search program mcp unknown".split()
-        + ["unknown_form"]
-    )
+    kind = random.choice(NATIVE)
     text = said(random, 60)
     match kind:
         case "function":

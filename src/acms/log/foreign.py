@@ -19,7 +19,7 @@ from acms.log.inline_media import Keep, Place, kept, lifted, referred
 from acms.log.native_items import AS_GIVEN, RESPONSES, call_of_result, read_call, read_result
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 
-__all__ = ["AS_GIVEN", "FIELDS", "KNOWN", "Keep", "Turn", "of_gemini", "read"]
+__all__ = ["AS_GIVEN", "FIELDS", "KNOWN", "REASONING_FIELDS", "Keep", "Turn", "of_gemini", "read"]
 
 MISSPELT = 0.8
 """Likeness to "privacy" from which a field that nobody knows is a slip and no field of a provider's."""
@@ -44,7 +44,8 @@ _OURS = ("markers", "created_at", "privacy", "origin", "actor_id")
 _ENVELOPE = ("audio", "annotations", "phase", "model", "stop_reason", "stop_sequence", "stop_details", "usage",
              "container")  # fmt: skip
 _NOTHING: tuple[Json, ...] = (None, "", [], {})
-_REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
+REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
+"""Fields in which servers of the chat format say what a model thought."""
 _MARKS = frozenset(("cache_control", "prompt_cache_breakpoint"))
 _CHAT = frozenset(("image_url", "input_audio", "file"))
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -299,7 +300,7 @@ def _vendor(message: Mapping[str, Any]) -> str:
         return "openai-chat" if "input_audio" in kinds else "openai-responses"
     if message.get("role") in ("tool", "developer") or any(kind in _CHAT for kind in kinds):
         return "openai-chat"
-    chat = any(message.get(name) for name in ("tool_calls", *_OPENAI, *_REASONING))
+    chat = any(message.get(name) for name in ("tool_calls", *_OPENAI, *REASONING_FIELDS))
     return "openai-chat" if chat or isinstance(content, str) else "anthropic"
 
 

@@ -46,7 +46,8 @@ class ACMSSessionService(BaseSessionService):
 
     An event is one message, under its own id; `kv` has the state of apps, users and sessions. Several processes may
     use both. `memory` returns the ACMS session underneath, for recall, forks and time travel. `delete_session` hides
-    the log, `erase_user` erases. An event is at most 1 MB: larger files are for artifacts. State must be JSON.
+    the log, `erase_user` erases. Of an event over 1 MB its text is kept, cut: files are for artifacts.
+    State must be JSON.
     """
 
     def __init__(self, storage: StorageBackend, kv: StateMemory, *, config: ACMSConfig | None = None) -> None:
