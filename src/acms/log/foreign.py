@@ -87,12 +87,12 @@ def read(
     ):
         return [dict(message)]
     if "role" not in message or (found is not None and isinstance(found, str)):
-        beside = _raws_beside(message)
-        ours = {*_OURS, "key", "idempotency_key", *(("parts",) if beside else ())}
+        own = _adapter_parts(message)
+        ours = {*_OURS, "key", "idempotency_key", *(("parts",) if own else ())}
         item = {name: value for name, value in message.items() if name not in ours}
         turn = _item(item, place._replace(vendor=RESPONSES))
-        if beside:
-            turn["parts"] = [*turn.get("parts", ()), *beside]
+        if own:
+            turn["parts"] = [*turn.get("parts", ()), *own]
         return [_keyed(turn, message)]
     if of_gemini(message):
         return _content_of_gemini(message, place.at("parts"))
@@ -102,7 +102,7 @@ def read(
     return _spoken(message, place, unknown)
 
 
-def _raws_beside(item: Mapping[str, Any]) -> Sequence[Raw]:
+def _adapter_parts(item: Mapping[str, Any]) -> Sequence[Raw]:
     """Return the `Raw` parts that an adapter keeps beside an item; items of providers have no such parts."""
     given: object = item.get("parts")
     if not isinstance(given, list | tuple):

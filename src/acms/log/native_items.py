@@ -245,11 +245,9 @@ def write_result(
 
     `rest` is what is left of the item that it came as, empty for a stand-in.
     """
-    if "call_id" in rest:
-        return {**rest, "call_id": result.call_id} if item_text_of(rest) == result.output else None
     form = form_of_call(called)
     if form is None:
-        return None
+        return _write_unknown_result(result, rest)
     kind = form.output
     given = rest if rest.get("type") == kind else {}
     item: dict[str, Json] = {**given, "type": kind, form.answer_field: result.call_id}
@@ -286,6 +284,13 @@ def write_result(
             same = kept is not None and sorted(item_text_of(given).split("\n")) == sorted(text.split("\n"))
             item["output"] = kept if same else text
     return item
+
+
+def _write_unknown_result(result: ToolResult, rest: Mapping[str, Json]) -> dict[str, Json] | None:
+    """Return a result of an unknown type as it came; None where its text was changed, and for any other one."""
+    if "call_id" not in rest or item_text_of(rest) != result.output:
+        return None
+    return {**rest, "call_id": result.call_id}
 
 
 def _filled_chunks(text: str, chunks: Json) -> list[dict[str, Json]]:
