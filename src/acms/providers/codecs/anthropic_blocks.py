@@ -193,7 +193,7 @@ def given_fields(raw: Raw) -> dict[str, Json] | None:
 
 def other_fields(block: Mapping[str, Json]) -> dict[str, Json]:
     """Return the fields of a block in a payload that its part does not hold."""
-    held = _HELD.get(block["type"])
+    held = _HELD.get(block.get("type", ""))
     return {} if held is None else {name: value for name, value in block.items() if name not in held}
 
 
