@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, Media, Raw, ToolCall, open_storage
+from acms import ACMS, Media, Raw, Reasoning, Text, ToolCall, open_storage
 from acms.branches.importers import Turn, read_chat
 from acms.errors import ValidationError
 
@@ -121,6 +121,14 @@ def test_parts_and_items_that_are_not_known_are_kept_word_for_word(tmp_path: Pat
     assert [turn.get("tool_call_id") for turn in turns[2:]] == ["t1", "t2"]
     assert turns[1]["parts"] == [Raw("openai-responses", json.dumps({"type": "web_search_call"} | search))]
     assert turns[3]["key"] == f"{turns[2]['key']}:1"
+
+
+def test_what_a_model_thought_is_read_and_kept_for_its_server(tmp_path: Path) -> None:
+    answer = {"role": "assistant", "content": "x", "reasoning_content": "hm", "weight": 0}
+    (turn,) = read(tmp_path, [answer])
+    thought, text, fields = turn["parts"]
+    assert (thought, text) == (Reasoning("hm"), Text("x"))
+    assert json.loads(fields.json) == {"fields": {"openai-chat": {"reasoning_content": "hm"}}}
 
 
 @pytest.mark.parametrize(

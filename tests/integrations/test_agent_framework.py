@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,13 +24,16 @@ from agent_framework import (
     FunctionInvocationLayer,
     Message,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from acms import ACMS, TokenBudgetExceededError, open_storage
+from acms import ACMS, FitError, TokenBudgetExceededError, open_storage
 from acms.integrations import agent_framework
 from acms.integrations.agent_framework import ACMSHistoryProvider
 from acms.ports import StorageBackend
 from tests.integrations import agent as script
+from tests.integrations import transcripts
 from tests.integrations.pages import run_example, run_page
 
 
@@ -201,7 +207,7 @@ async def test_what_no_store_can_keep_ends_no_run(tmp_path: Path) -> None:
         await agent.history.save_messages(agent.name, [Message("user", ["\0"]), thought], state=state)
         await agent.turn("half\0 a word")
         said = [entry.content for entry in await agent.memory.entries()]
-        assert said[:3] == ["", "half a ?word", "half a word"]
+        assert said[:3] == ["\ufffd", "half\ufffd a \ufffdword", "half\ufffd a word"]
         assert len(await agent.kept()) == len(said)
 
 
@@ -254,3 +260,49 @@ async def test_the_page_and_the_example_run_and_run_again(
     assert (
         run_example("agent_framework_agent.py", tmp_path).strip().endswith("124 messages kept; It is 4711.")
     )
+
+
+def message_of_step(step: transcripts.Step) -> Message:
+    if step.answers is not None:
+        return Message("tool", [Content.from_function_result(step.answers.id, result=step.text)])
+    contents: list[Any] = [Content.from_text_reasoning(text=step.thought)] if step.thought else []
+    contents += [step.text] if step.text else []
+    for call in step.calls:
+        contents.append(Content.from_function_call(call.id, call.name, arguments=json.dumps(call.arguments)))
+    return Message(step.role, contents)
+
+
+class Recorder(ChatMiddlewareLayer, BaseChatClient):
+    """A client that keeps what its model is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Sequence[Message]] = []
+
+    def _inner_get_response(
+        self, *, messages: Sequence[Message], stream: bool, options: Any, **kwargs: Any
+    ) -> Any:
+        async def respond() -> ChatResponse:
+            self.seen.append(messages)
+            return ChatResponse(messages=[Message("assistant", ["Well."])])
+
+        return respond()
+
+
+@given(seed=st.integers(0, 2**32))
+def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> None:
+    async def run() -> None:
+        *before, last = [message_of_step(step) for step in transcripts.conversation(Random(seed))]
+        async with open_storage("memory://") as storage:
+            for budget in transcripts.BUDGETS:
+                history = ACMSHistoryProvider(storage, budget=budget)
+                await history.save_messages(f"s{budget}", before)
+                assert len(await history.get_messages(f"s{budget}")) == len(before)
+                client = Recorder()
+                agent = Agent(client, "Be brief.", context_providers=[history])
+                with suppress(FitError, TokenBudgetExceededError):
+                    await agent.run(last, session=AgentSession(session_id=f"s{budget}"))
+                    transcripts.check(chat(client.seen[0]), budget, "Be brief.")
+                await history.aclose()
+
+    asyncio.run(run())

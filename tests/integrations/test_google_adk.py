@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,14 +26,19 @@ from google.adk.sessions import InMemorySessionService
 from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig
 from google.adk.sessions.session import Session
 from google.genai import types
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from acms import ACMS, TokenBudgetExceededError, ValidationError, open_storage
+from acms import ACMS, FitError, TokenBudgetExceededError, ValidationError, open_storage
+from acms.codecs import OpenAIChat
 from acms.integrations.google_adk import ACMSMemoryService, ACMSPlugin, ACMSSessionService
-from acms.integrations.google_adk.events import namespace_of
+from acms.integrations.google_adk.events import EventDialect, namespace_of
 from acms.integrations.google_adk.visible import visible
+from acms.integrations.model_input import Request, model_input
 from acms.kv import open_kv
 from tests.integrations import agent as script
+from tests.integrations import transcripts
 from tests.integrations.pages import run_example, run_page
 
 pytestmark = pytest.mark.filterwarnings(
@@ -40,6 +47,8 @@ pytestmark = pytest.mark.filterwarnings(
 
 APP, USER = "app", "ana"
 ANA = {"app_name": APP, "user_id": USER}
+
+CODEC = OpenAIChat("gpt-5")
 
 
 def chat(contents: Sequence[types.Content]) -> list[dict[str, Any]]:
@@ -544,3 +553,42 @@ async def test_the_page_and_the_example_run_and_run_again(
     for _ in range(2):
         await run_page("google-adk.md", tmp_path, monkeypatch)
     assert run_example("google_adk_agent.py", tmp_path).strip().endswith("124 messages kept; It is 4711.")
+
+
+def event_of_step(step: transcripts.Step, number: int) -> Event:
+    parts = [types.Part(text=step.thought, thought=True)] if step.thought else []
+    if step.answers is not None:
+        answer = types.FunctionResponse(id=step.answers.id, name="disk", response={"result": step.text})
+        parts = [types.Part(function_response=answer)]
+    else:
+        parts += [types.Part(text=step.text)] if step.text else []
+    for call in step.calls:
+        called = types.FunctionCall(id=call.id, name=call.name, args=call.arguments)
+        parts.append(types.Part(function_call=called))
+    role, author = ("model", "keeper") if step.role == "assistant" else ("user", "user")
+    author = "keeper" if step.role == "tool" else author
+    return Event(id=f"e{number}", author=author, content=types.Content(role=role, parts=parts))
+
+
+@given(seed=st.integers(0, 2**32))
+def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> None:
+    async def run() -> None:
+        events = [
+            event_of_step(step, number)
+            for number, step in enumerate(transcripts.conversation(random.Random(seed)))
+        ]
+        async with open_storage("memory://") as storage, open_kv("memory://") as kv:
+            sessions = ACMSSessionService(storage, kv)
+            session = await begun(sessions, *events)
+            assert [one.id for one in (await loaded(sessions)).events] == [one.id for one in events]
+            memory = sessions.memory(**ANA, session_id=session.id)
+            known = {event.id: event for event in session.events}
+            for budget in transcripts.BUDGETS:
+                request = Request(codec=CODEC, budget=budget, query="crane", instructions="Be brief.")
+                with suppress(FitError, TokenBudgetExceededError):
+                    shown = await model_input(memory, request, EventDialect("keeper"), known)
+                    contents = [event.content for event in shown if event.content is not None]
+                    transcripts.check(chat(contents), None)
+            await sessions.aclose()
+
+    asyncio.run(run())

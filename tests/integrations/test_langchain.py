@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain.agents import create_agent
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
@@ -15,14 +20,17 @@ from langchain_core.messages import (
     HumanMessage,
     SystemMessage,
     ToolMessage,
+    convert_to_openai_messages,
 )
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from langgraph.checkpoint.memory import InMemorySaver
 
 from acms import ACMS, ACMSConfig, ConfigurationError, FitError, ValidationError, open_storage
-from acms.integrations.langchain import ACMSChatMessageHistory, ACMSRetriever
+from acms.integrations.langchain import ACMSChatMessageHistory, ACMSMiddleware, ACMSRetriever
 from tests.integrations import agent as script
+from tests.integrations import transcripts
 from tests.integrations.langchain_agent import Driver
 
 
@@ -186,7 +194,7 @@ async def test_what_no_store_can_keep_ends_no_run() -> None:
     await agent.turn("Thanks.", "u2")
     asked, called, _, answered, *_ = await agent.kept()
     assert [asked.text, answered.text] == ["half\ufffd a \ufffdword"] * 2
-    assert called.content == [{"type": "text", "text": "half\0 a \ufffdword"}]
+    assert called.content == "half\ufffd a \ufffdword"
     assert await ACMSRetriever(session=agent.session).ainvoke(odd)
     await agent.aclose()
 
@@ -288,3 +296,50 @@ def test_documents_come_the_most_relevant_first() -> None:
     assert [one.metadata["score"] for one in found] == sorted(
         (one.metadata["score"] for one in found), reverse=True
     )
+
+
+# ── transcripts ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def message_of_step(step: transcripts.Step) -> BaseMessage:
+    if step.role == "user":
+        return HumanMessage(step.text)
+    if step.answers is not None:
+        return ToolMessage(step.text, tool_call_id=step.answers.id, name=step.answers.name)
+    calls = [
+        {"id": call.id, "name": call.name, "args": call.arguments, "type": "tool_call"} for call in step.calls
+    ]
+    thought = {"reasoning_content": step.thought} if step.thought else {}
+    return AIMessage(step.text, tool_calls=calls, additional_kwargs=thought)
+
+
+@given(seed=st.integers(0, 2**32))
+def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> None:
+    async def run() -> None:
+        random = Random(seed)
+        messages = [message_of_step(step) for step in transcripts.conversation(random)]
+        async with open_storage("memory://") as storage:
+            for budget in transcripts.BUDGETS:
+                model = Recorder()
+                memory = ACMSMiddleware(storage, budget=budget, embedder=None)
+                graph = create_agent(model, middleware=[memory])
+                with suppress(FitError):
+                    await graph.ainvoke({"messages": messages}, {"configurable": {"thread_id": "s"}})
+                    transcripts.check(convert_to_openai_messages(model.seen[0]), budget)
+                await memory.aclose()
+
+    asyncio.run(run())
+
+
+class Recorder(BaseChatModel):
+    """A model that keeps what it was shown."""
+
+    seen: list[list[BaseMessage]] = []  # noqa: RUF012  # pydantic copies it
+
+    @property
+    def _llm_type(self) -> str:
+        return "recorder"
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> ChatResult:
+        self.seen.append(messages)
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("Well."))])

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from random import Random
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
@@ -17,7 +21,9 @@ from langgraph.store.base import PutOp, SearchOp
 from acms import ValidationError
 from acms.integrations.langgraph import ACMSStore
 from acms.kv import open_kv
+from acms.log.repair import repair_value
 from tests.integrations import agent as script
+from tests.integrations import transcripts
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -163,3 +169,23 @@ def test_blocking_code_and_many_event_loops_share_a_store(tmp_path: Path) -> Non
 
     assert asyncio.run(inside()) == 4
     asyncio.run(store.kv.aclose())
+
+
+@given(seed=st.integers(0, 2**32))
+def test_any_conversation_is_kept_and_found(seed: int) -> None:
+    async def run() -> None:
+        steps = transcripts.conversation(Random(seed))
+        values = [
+            repair_value({**step._asdict(), "calls": [call._asdict() for call in step.calls]})
+            for step in steps
+        ]
+        kv = open_kv("memory://")
+        kept = ACMSStore(kv)
+        for number, value in enumerate(values):
+            await kept.aput(("steps",), str(number), value)
+        found = [await kept.aget(("steps",), str(number)) for number in range(len(values))]
+        assert [one and one.value for one in found] == json.loads(json.dumps(values))
+        assert await kept.asearch(("steps",), query=steps[0].text or "x")
+        await kv.aclose()
+
+    asyncio.run(run())

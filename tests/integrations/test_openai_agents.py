@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +21,9 @@ from hypothesis import strategies as st
 from acms import FitError, open_storage
 from acms.integrations.openai_agents import ACMSSession
 from tests.integrations import agent as script
-from tests.integrations.openai_agent import Driver
+from tests.integrations import transcripts
+from tests.integrations.openai_agent import CODEC, Driver
+from tests.providers import judge
 
 ITEMS: list[dict[str, Any]] = [
     {"role": "user", "content": "Which disk is full?"},
@@ -190,7 +194,21 @@ async def test_what_no_store_can_keep_ends_no_run() -> None:
     data: Any = SimpleNamespace(
         model_data=ModelInputData([*items, items[0]], odd), agent=SimpleNamespace(tools=[])
     )
-    assert (await session.within(4000)(data)).input == [*items, items[0]]
+    shown = (await session.within(4000)(data)).input
+    assert shown == json.loads(
+        json.dumps([*items, items[0]]).replace("\\u0000", "\ufffd").replace("\\ud800", "\ufffd")
+    )
+    await session.close()
+
+
+async def test_a_result_that_is_too_long_is_cut_and_ends_no_run() -> None:
+    session = ACMSSession("s", open_storage("memory://"))
+    call = {"type": "function_call", "call_id": "c1", "name": "disk", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c1", "output": "full " * 300_000}
+    await session.add_items([{"role": "user", "content": "q"}, call, output])
+    kept = (await session.get_items())[2]
+    assert (kept["type"], kept["call_id"]) == ("function_call_output", "c1")
+    assert 100_000 < len(kept["output"]) < len(output["output"])
     await session.close()
 
 
@@ -280,3 +298,62 @@ async def test_the_reasoning_of_the_current_turn_is_sent_whatever_is_left_of_the
         without = [turn[0], {name: value for name, value in call.items() if name != "id"}, turn[3]]
         assert shown[-len(turn) :] == turn if budget > 150 else shown[-3:] == without
         await session.close()
+
+
+@given(seed=st.integers(0, 2**32))
+def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> None:
+    async def run() -> None:
+        random = Random(seed)
+        items = [
+            item
+            for step in transcripts.conversation(random, unique_ids=True)
+            for item in items_of_step(step, random)
+        ]
+        session = ACMSSession("s", open_storage("memory://"))
+        await session.add_items(items)
+        assert await session.get_items() == items
+        for budget in transcripts.BUDGETS:
+            data: Any = SimpleNamespace(
+                model_data=ModelInputData(items, "Be brief."), agent=SimpleNamespace(tools=[])
+            )
+            with suppress(FitError):
+                shown = (await session.within(budget)(data)).input
+                sent = [without_fake_id(item) for item in shown]
+                payload = {"input": [{"role": "system", "content": "Be brief."}, *sent]}
+                assert judge.responses(payload) == []
+                assert CODEC.count(payload).upper_bound <= budget
+        await session.close()
+
+    asyncio.run(run())
+
+
+def without_fake_id(item: Any) -> Any:
+    """Return an item without the id that the SDK makes up, as the SDK sends it."""
+    return {name: value for name, value in item.items() if (name, value) != ("id", "__fake_id__")}
+
+
+def items_of_step(step: transcripts.Step, random: Random) -> list[Any]:
+    """Return the items of a message; some of its calls are those of native tools."""
+    if step.role == "user":
+        return [{"role": "user", "content": step.text or "go on"}]
+    if step.answers is not None:
+        kind = "custom_tool_call_output" if _is_native(step.answers) else "function_call_output"
+        return [{"type": kind, "call_id": step.answers.id, "output": step.text}]
+    items: list[Any] = []
+    if step.thought and (step.text or step.calls):
+        items.append({"type": "reasoning", "id": f"rs_{random.getrandbits(60)}", "summary": []})
+    if step.text:
+        content = [{"type": "output_text", "text": step.text, "annotations": []}]
+        items.append({"type": "message", "id": "__fake_id__", "role": "assistant", "content": content})
+    for call in step.calls:
+        if _is_native(call):
+            said = {"name": "apply_patch", "input": call.arguments["host"]}
+            items.append({"type": "custom_tool_call", "call_id": call.id, **said})
+        else:
+            said = {"name": call.name, "arguments": json.dumps(call.arguments)}
+            items.append({"type": "function_call", "call_id": call.id, **said})
+    return items
+
+
+def _is_native(call: transcripts.Call) -> bool:
+    return call.id.endswith("1")

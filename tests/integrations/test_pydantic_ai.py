@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic_ai import (
     Agent,
     ModelRequest,
@@ -22,12 +27,16 @@ from pydantic_ai import (
 from pydantic_ai.messages import ImageUrl, ModelMessage, SystemPromptPart, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from acms import ACMS, ACMSConfig, PrivacyConfig, TokenBudgetExceededError, open_storage
-from acms.integrations.model_input import original
+from acms import ACMS, ACMSConfig, FitError, PrivacyConfig, TokenBudgetExceededError, open_storage
+from acms.codecs import OpenAIChat
+from acms.integrations.model_input import Request, model_input, original
 from acms.integrations.pydantic_ai import ACMSHistory, history
 from acms.integrations.pydantic_ai.history import DIALECT
 from tests.integrations import agent as script
+from tests.integrations import transcripts
 from tests.integrations.pages import run_example, run_page
+
+CODEC = OpenAIChat("gpt-5")
 
 
 def chat(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
@@ -262,9 +271,9 @@ async def test_what_no_store_can_keep_ends_no_run() -> None:
         await session.sync([DIALECT.write(piece) for piece in history.pieces(given)])
         await agent(session, Model()).run(["half\0 a word"])
         said = [entry.content for entry in await session.entries()]
-        assert said[0] == ""
-        assert said[1].startswith("half a ?word")
-        assert said[2:4] == ["half a ?word", "half a word"]
+        assert said[0] == "\ufffd"
+        assert said[1].startswith("half\ufffd a \ufffdword")
+        assert said[2:4] == ["half\ufffd a \ufffdword", "half\ufffd a word"]
 
 
 async def test_reasoning_tools_and_system_prompts_count() -> None:
@@ -299,3 +308,34 @@ async def test_the_page_and_the_example_run_and_run_again(
     for _ in range(2):
         await run_page("pydantic-ai.md", tmp_path, monkeypatch)
     assert run_example("pydantic_ai_agent.py", tmp_path).strip().endswith("124 messages kept; It is 4711.")
+
+
+def messages_of(steps: Sequence[transcripts.Step]) -> list[ModelMessage]:
+    found: list[ModelMessage] = []
+    for step in steps:
+        if step.role == "assistant":
+            thought = [ThinkingPart(step.thought)] if step.thought else []
+            text = [TextPart(step.text)] if step.text else []
+            calls = [ToolCallPart(call.name, call.arguments, call.id) for call in step.calls]
+            found.append(ModelResponse([*thought, *text, *calls]))
+        elif step.answers is not None:
+            found.append(ModelRequest([ToolReturnPart(step.answers.name, step.text, step.answers.id)]))
+        else:
+            found.append(ModelRequest([UserPromptPart(step.text)]))
+    return found
+
+
+@given(seed=st.integers(0, 2**32))
+def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> None:
+    async def run() -> None:
+        messages = messages_of(transcripts.conversation(Random(seed)))
+        async with ACMS("s", "memory://", None) as session:
+            await session.sync([DIALECT.write(piece) for piece in history.pieces(messages)])
+            for budget in transcripts.BUDGETS:
+                request = Request(codec=CODEC, budget=budget, query="crane", instructions="Be brief.")
+                with suppress(FitError, TokenBudgetExceededError):
+                    known = {piece.key: piece for piece in history.pieces(messages)}
+                    shown = await model_input(session, request, DIALECT, known)
+                    transcripts.check(chat([piece.message for piece in shown]), budget, "Be brief.")
+
+    asyncio.run(run())

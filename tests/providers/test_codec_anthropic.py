@@ -623,7 +623,7 @@ def test_a_bound_by_bytes_relies_on_no_tokenizer() -> None:
     assert count.exactness is Exactness.BYTES
     assert count.tokens == count.upper_bound >= 600
     assert codec.limit(1_000) == 1_000
-    codec.observe(counted(1_000), Usage(input_tokens=5_000))
+    codec.observe(count, Usage(input_tokens=5_000))
     assert codec.calibration.state() == Calibration(1).state()
 
 

@@ -15,7 +15,7 @@ from acms.errors import FitError, ValidationError
 from acms.ports import Codec
 from acms.storage import MemoryStorage
 from tests.providers import judge
-from tests.providers.transcripts import Message, native_pair, said, transcript
+from tests.providers.transcripts import Message, native_pair, transcript
 
 pytestmark = pytest.mark.anyio
 
@@ -233,28 +233,58 @@ async def test_ingest_takes_a_list_of_parts_and_says_what_it_repaired() -> None:
             await session.ingest("user", "")
 
 
-async def test_a_codex_like_session_is_valid_recalled_and_compacted_with_its_files() -> None:
-    random = Random(47)
-    messages: list[Message] = []
-    for turn in range(60):
-        messages.append({"role": "user", "content": f"step {turn}: {said(random)}"})
-        messages.append(
-            {"type": "reasoning", "id": f"rs_{turn}", "summary": [], "encrypted_content": "gAAA" * 20}
-        )
-        patch = f"*** Begin Patch\n*** Update File: src/harbour/crane{turn}.py\n+{said(random, 200)}\n*** End Patch"
-        call = {"call_id": f"c{turn}"}
-        messages.append({"type": "custom_tool_call", **call, "name": "apply_patch", "input": patch})
-        messages.append({"type": "custom_tool_call_output", **call, "output": said(random, 100)})
-        action = {"type": "exec", "command": ["bash", "-lc", f"pytest tests/test_{turn}.py"], "env": {}}
-        shell = {"call_id": f"s{turn}"}
-        messages.append(
-            {"type": "local_shell_call", "id": f"l{turn}", **shell, "status": "completed", "action": action}
-        )
-        messages.append({"type": "local_shell_call_output", **shell, "output": said(random, 1_500)})
-        messages.append({"role": "assistant", "content": [{"type": "output_text", "text": said(random)}]})
+FIELDS = ("citations", "caller")
+
+
+async def test_unknown_fields_of_a_block_go_back_to_anthropic_alone() -> None:
+    blocks = [
+        {
+            "type": "text",
+            "text": "As they say.",
+            "citations": [{"type": "page_location", "cited_text": "yes"}],
+        },
+        {"type": "tool_use", "id": "toolu_1", "name": "disk", "input": {}, "caller": {"type": "direct"}},
+    ]
+    result = {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "full"}],
+    }
     async with new_session() as session:
-        await session.sync(messages)
-        assert (await session.get_session_stats()).active_tokens > 40_000
-        for budget in (2_000, 4_000, 16_000, 64_000):
-            assert judge.responses(await payload_of(session, RESPONSES, budget)) == []
-        assert "crane17" in (await session.recall("what changed in crane17.py?", budget=4_000)).text()
+        await session.sync(
+            [{"role": "user", "content": "q"}, {"role": "assistant", "content": blocks}, result]
+        )
+        codec = AnthropicMessages("claude-opus-4-5", max_tokens=9)
+        rendered = await Prompt(codec).history(session).render(budget=100_000)
+        user, answer, *behind = rendered.payload["messages"]
+        assert answer["content"] == blocks
+        plain = [{name: value for name, value in one.items() if name not in FIELDS} for one in blocks]
+        without = {**rendered.payload, "messages": [user, {**answer, "content": plain}, *behind]}
+        assert codec.count(without).tokens < codec.count(rendered.payload).tokens
+        for other, _ in CODECS:
+            if other.name != "anthropic-messages":
+                shown = json.dumps(await payload_of(session, other))
+                assert not any(f'"{name}"' in shown for name in FIELDS)
+
+
+async def test_unknown_fields_of_a_part_go_back_to_gemini_alone() -> None:
+    call = {"id": "f1", "name": "disk", "args": {}, "willWait": True}
+    answer = {"id": "f1", "name": "disk", "response": {"output": "full"}, "scheduling": "WHEN_IDLE"}
+    contents = [
+        {"role": "user", "parts": [{"text": "q"}]},
+        {
+            "role": "model",
+            "parts": [
+                {"text": "As they say.", "partMetadata": {"of": "x"}},
+                {"functionCall": call, "thoughtSignature": "c2ln"},
+            ],
+        },
+        {"role": "user", "parts": [{"functionResponse": answer}]},
+    ]
+    async with new_session() as session:
+        await session.sync(contents)
+        rendered = await Prompt(Gemini("gemini-3-pro")).history(session).render(budget=100_000)
+        assert rendered.payload["contents"] == contents
+        for other, _ in CODECS:
+            if other.name != "gemini":
+                shown = json.dumps(await payload_of(session, other))
+                assert not any(name in shown for name in ("partMetadata", "willWait", "scheduling"))

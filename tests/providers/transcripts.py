@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 WORDS = "harbour crane rope 48213 deploy München 列車 tests green pumpkin invoice 🚢 quay".split()
+NATIVE = (
+    "function custom_tool local_shell shell apply_patch computer tool_search program mcp unknown unknown_form"
+).split()
 
 Message = dict[str, Any]
 
@@ -20,9 +23,7 @@ def said(random: Random, most: int = 30) -> str:
 def native_pair(random: Random, id: str) -> list[Message]:
     """Return a call of a native tool of Responses and its result."""
     call: Message = {"call_id": id}
-    kind = random.choice(
-        "function custom_tool local_shell shell apply_patch computer tool_search program mcp unknown".split()
-    )
+    kind = random.choice(NATIVE)
     text = said(random, 60)
     match kind:
         case "function":
@@ -96,6 +97,11 @@ def native_pair(random: Random, id: str) -> list[Message]:
                     "approve": random.random() < 0.5,
                 },
             ]
+        case "unknown_form":
+            return [
+                {"type": "qubit_request", **call, "circuit": {"gates": [text]}, "shots": 3},
+                {"type": "qubit_measurement", **call, "output": {"bits": [text]}, "seconds": 0.5},
+            ]
         case _:
             return [
                 {"type": "quantum_call", **call, "circuit": text},
@@ -131,7 +137,7 @@ def claude_answer(random: Random, id: str) -> list[Message]:
     if random.random() < 0.3:
         blocks.append({"type": "thinking", "thinking": text, "signature": "c2ln"})
     if random.random() < 0.5:
-        blocks.append({"type": "text", "text": text})
+        blocks.append({"type": "text", "text": text, "citations": [{"cited_text": text}]})
     served, result = random.choice(
         [
             ("server_tool_use", "bash_code_execution_tool_result"),
@@ -147,7 +153,8 @@ def claude_answer(random: Random, id: str) -> list[Message]:
                 {"type": result, "tool_use_id": f"srv_{id}", "content": [{"type": "text", "text": text}]}
             )
     calls = [f"toolu_{id}_{n}" for n in range(random.choice([0, 0, 1, 2]))]
-    blocks += [{"type": "tool_use", "id": call, "name": "disk", "input": {"of": text}} for call in calls]
+    given = {"name": "disk", "input": {"of": text}, "caller": {"of": text}}
+    blocks += [{"type": "tool_use", "id": call, **given} for call in calls]
     answers = [{"type": "tool_result", "tool_use_id": call, "content": said(random, 200)} for call in calls]
     random.shuffle(answers)
     return [
@@ -163,7 +170,7 @@ def gemini_answer(random: Random, id: str) -> list[Message]:
         code = {"executableCode": {"language": "PYTHON", "code": text}, "thoughtSignature": "c2ln"}
         done = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": text}}
         return [{"role": "model", "parts": [code, done, {"text": text}]}]
-    call = {"functionCall": {"id": f"fc_{id}", "name": "disk", "args": {"of": text}}}
+    call = {"functionCall": {"id": f"fc_{id}", "name": "disk", "args": {"of": text}, "unheard": text}}
     signed = {**call, "thoughtSignature": "c2ln"} if random.random() < 0.5 else call
     answer = {"functionResponse": {"id": f"fc_{id}", "name": "disk", "response": {"output": text}}}
     return [{"role": "model", "parts": [{"text": text}, signed]}, {"role": "user", "parts": [answer]}]
@@ -236,3 +243,80 @@ def _cut(random: Random, messages: Iterator[Message], interrupted: float) -> Ite
     for message in messages:
         if message.get("role") == "system" or random.random() > interrupted:
             yield message
+
+
+# ── a coding agent ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Edit(NamedTuple):
+    """What a patch changes."""
+
+    path: str
+    old: str
+    new: str
+
+
+def coding_session(random: Random, size: int) -> tuple[list[Message], list[Edit]]:
+    """Return a session as Codex records it, of so many bytes, and what its patches change in order.
+
+    The files are named in patches only, each once.
+    """
+    messages: list[Message] = []
+    edits: list[Edit] = []
+    written = 0
+    while written < size:
+        turn = len(edits)
+        edit = Edit(
+            f"src/{random.choice(WORDS[:3])}/part{turn}.py",
+            f"    limit = {random.randint(1, 99)}",
+            f"    limit = {random.randint(100, 999)}  # {said(random, 5)}",
+        )
+        edits.append(edit)
+        items = list(_coding_turn(random, turn, edit))
+        written += sum(len(json.dumps(item, ensure_ascii=False)) for item in items)
+        messages += items
+    return messages, edits
+
+
+def _coding_turn(random: Random, turn: int, edit: Edit) -> Iterator[Message]:
+    yield {"role": "user", "content": [{"type": "input_text", "text": f"Task {turn}: {said(random)}"}]}
+    for step in range(random.randint(1, 3)):
+        yield _reasoning(random, f"{turn}_{step}")
+        yield from _shell_call(random, f"{turn}_{step}")
+    yield _reasoning(random, f"{turn}_patch")
+    call = {"call_id": f"patch_{turn}"}
+    if random.random() < 0.7:
+        hunk = f"@@ def load():\n-{edit.old}\n+{edit.new}"
+        patch = f"*** Begin Patch\n*** Update File: {edit.path}\n{hunk}\n*** End Patch"
+        yield {"type": "custom_tool_call", "id": f"ctc_{turn}", **call, "name": "apply_patch", "input": patch}
+        yield {"type": "custom_tool_call_output", **call, "output": "Done!"}
+    else:
+        operation = {"type": "update_file", "path": edit.path, "diff": f"@@\n-{edit.old}\n+{edit.new}"}
+        yield {"type": "apply_patch_call", "id": f"apc_{turn}", **call, "status": "completed",
+               "operation": operation}  # fmt: skip
+        yield {"type": "apply_patch_call_output", **call, "status": "completed"}
+    yield {"type": "message", "id": f"msg_{turn}", "role": "assistant", "status": "completed",
+           "content": [{"type": "output_text", "text": said(random), "annotations": []}]}  # fmt: skip
+
+
+def _reasoning(random: Random, id: str) -> Message:
+    summary = [{"type": "summary_text", "text": said(random)}]
+    return {"type": "reasoning", "id": f"rs_{id}", "summary": summary, "encrypted_content": "gAAA" * 50}
+
+
+def _shell_call(random: Random, id: str) -> list[Message]:
+    command = ["bash", "-lc", f"rg -n {random.choice(WORDS)} | head -{random.randint(1, 90)}"]
+    output = said(random, random.choice([20, 200, 2_000]))
+    call = {"call_id": f"shell_{id}"}
+    if random.random() < 0.5:
+        arguments = json.dumps({"command": command, "timeout_ms": 10_000})
+        result = json.dumps({"output": output, "metadata": {"exit_code": 0, "duration_seconds": 0.2}})
+        return [
+            {"type": "function_call", "id": f"fc_{id}", **call, "name": "shell", "arguments": arguments},
+            {"type": "function_call_output", **call, "output": result},
+        ]
+    action = {"type": "exec", "command": command, "env": {}}
+    return [
+        {"type": "local_shell_call", "id": f"lsh_{id}", **call, "status": "completed", "action": action},
+        {"type": "local_shell_call_output", **call, "output": output},
+    ]

@@ -56,7 +56,7 @@ def recalled(
     """A recall as the pipeline makes it, with the log as its store."""
     field = field or field_of(log.entries)
     asked = Recall(query=query, budget=budget, weights=WEIGHTS, **given)
-    rows = {entry.id: entry for entry in log.entries}
+    rows: dict[str, Entry] = {entry.id: entry for entry in log.entries}
     unit = newest(field)
     latest = rows[unit.entries[-1].id] if unit is not None else None
     if latest is not None and latest.role is not Role.USER:

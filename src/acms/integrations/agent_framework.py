@@ -31,7 +31,6 @@ from acms.config import ACMSConfig
 from acms.errors import ValidationError
 from acms.integrations.model_input import Made, Request, as_made, json_text, model_input
 from acms.integrations.sessions import Sessions
-from acms.log.repair import well_formed
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, StorageBackend, TokenCounter
 from acms.prompt_types import Tool
@@ -216,9 +215,9 @@ _DIALECT = _Dialect()
 
 def _part(content: Content, role: Role) -> list[Part]:
     if content.type == "text" and content.text:
-        return [Text(well_formed(content.text))]
+        return [Text(content.text)]
     if content.type == "text_reasoning" and content.text and role is Role.ASSISTANT:
-        return [Reasoning(well_formed(content.text))]
+        return [Reasoning(content.text)]
     if content.type == "function_call" and role is Role.ASSISTANT:
         return [ToolCall(content.call_id or "", content.name or "", json_text(content.arguments or {}))]
     if content.type == "function_result" and role is Role.TOOL:

@@ -29,11 +29,10 @@ from pydantic import ConfigDict
 
 from acms.errors import ConfigurationError
 from acms.integrations.langchain_messages import chat_message, completed, message_of, offered, stored
-from acms.integrations.left_out import LeftBehind, without
+from acms.integrations.left_out import LeftBehind
+from acms.integrations.model_input import Request, make_prompt, recall_items
 from acms.integrations.sessions import Sessions
-from acms.log.repair import well_formed
 from acms.ports import StorageBackend
-from acms.prompt import Prompt
 from acms.providers.codecs import OpenAIChat
 from acms.runtime.portal import blocked
 from acms.session import ACMS
@@ -108,21 +107,20 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     async def _rendered(self, request: ModelRequest[Any], config: RunnableConfig) -> ModelRequest[Any]:
         """Return the request with the messages that the budget allows."""
-        prompt = Prompt(self._codec)
-        if request.system_message is not None and request.system_message.text.strip():
-            prompt = prompt.system(well_formed(request.system_message.text))
-        written = len(prompt.steps)
-        if tools := [one for one in map(offered, request.tools) if one is not None]:
-            prompt = prompt.tools(tools)
         asked = next((one.text for one in reversed(request.messages) if isinstance(one, HumanMessage)), "")
+        instructions = "" if request.system_message is None else request.system_message.text
+        written = 1 if instructions.strip() else 0
+        given = Request(
+            codec=self._codec,
+            budget=self._budget,
+            query=asked,
+            instructions=instructions,
+            tools=[one for one in map(offered, request.tools) if one is not None],
+        )
         async with self._session(config) as session:
             done = await session.sync([stored(message) for message in request.messages])
             hidden = await self._left.find(session, done)
-            log = without(session, hidden)
-            prompt = prompt.history(log)
-            if (asked := well_formed(asked)).strip():
-                prompt = prompt.recall(log, asked)
-            rendered = await prompt.render(self._budget)
+            rendered = await make_prompt(session, given, hidden).render(self._budget)
             sources = [message.sources for message in rendered.messages[written:]]
             entries = {entry.id: entry for entry in await session.entries(len(sources) + len(hidden))}
             keys = await session.keys([ids[0] for ids in sources if len(ids) == 1])
@@ -210,9 +208,7 @@ class ACMSRetriever(BaseRetriever):
 
     async def _documents(self, query: str, k: int | None) -> list[Document]:
         limit = self.k if k is None else k
-        items = await self.session.recall(
-            well_formed(query), budget=self.budget, limit=limit, scope=self.scope, relevant_only=True
-        )
+        items = await recall_items(self.session, query, self.budget, limit=limit, scope=self.scope)
         found: list[Document] = []
         for item in sorted(items, key=lambda item: -item.score):
             about = {"role": item.role and item.role.value, "score": item.score, "session": item.session_id}

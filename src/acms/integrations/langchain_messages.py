@@ -19,7 +19,6 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from acms.integrations.model_input import raw_of
-from acms.log.repair import well_formed
 from acms.model import Entry, Json, Media, Raw, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
 from acms.text.chat_messages import RECALLED, SUMMARY, medium, wrap
@@ -49,7 +48,7 @@ def stored(message: BaseMessage) -> dict[str, Any]:
         message = message_chunk_to_message(message)
     if not message.id:
         message.id = str(uuid4())
-    chat: dict[str, Any] = {**_well_formed(convert_to_openai_messages(message)), "id": message.id}
+    chat: dict[str, Any] = {**convert_to_openai_messages(message), "id": message.id}
     more = message.model_dump(exclude_defaults=True, exclude=_PLAIN)
     if isinstance(message.content, str) or _has_bytes(message.content):
         more.pop("content", None)
@@ -73,10 +72,10 @@ def message_of(
         return Restored(message, {})
     message.id = keys[ids[0]]
     try:
-        more = json.loads((ids[0] in entries and raw_of(entries[ids[0]], _VENDOR)) or "{}")
+        more = json.loads((ids[0] in entries and raw_of(entries[ids[0]].parts, _VENDOR)) or "{}")
     except ValueError:  # something was taken out of it
         return Restored(message, {})
-    if "content" in more and well_formed(_text_of(more["content"])) != _text_of(message.content):
+    if "content" in more and _text_of(more["content"]) != _text_of(message.content):
         del more["content"]
     return Restored(message, more)
 
@@ -129,16 +128,7 @@ def offered(tool: BaseTool | dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _json(value: Any) -> str:
-    return well_formed(json.dumps(value, ensure_ascii=False, default=str))
-
-
-def _well_formed(value: Any) -> Any:
-    """Return a chat message, or what is in it, without what no store can keep."""
-    if isinstance(value, dict):
-        return {name: _well_formed(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_well_formed(one) for one in value]
-    return well_formed(value) if isinstance(value, str) else value
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _text_of(content: Any) -> str:

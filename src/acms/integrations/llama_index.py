@@ -18,7 +18,6 @@ from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock
 from llama_index.core.memory import BaseMemory, BaseMemoryBlock
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation
-from pydantic_core import PydanticSerializationError
 
 from acms.codecs import OpenAIChat
 from acms.integrations.model_input import (
@@ -27,11 +26,10 @@ from acms.integrations.model_input import (
     as_made,
     json_text,
     model_input,
+    recall_items,
 )
-from acms.log.repair import well_formed
-from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.model import Raw, Role
 from acms.ports import Codec, TokenCounter
-from acms.results import ContextItems
 from acms.session import ACMS, withdraw
 from acms.text.chat_messages import PER_MEDIUM
 
@@ -161,9 +159,9 @@ class ACMSMemoryBlock(BaseMemoryBlock[str]):
         return await self._text(self.session.counter.count(content) - tokens_to_truncate) or None
 
     async def _text(self, budget: int) -> str:
-        if budget <= 0 or not well_formed(self._asked).strip():
+        if budget <= 0 or not self._asked.strip():
             return ""
-        return (await _recall(self.session, self._asked, budget)).text()
+        return (await recall_items(self.session, self._asked, budget)).text()
 
 
 class ACMSRetriever(BaseRetriever):
@@ -184,17 +182,13 @@ class ACMSRetriever(BaseRetriever):
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         found: list[NodeWithScore] = []
-        for one in await _recall(self._session, query_bundle.query_str, self._budget, self._limit):
+        for one in await recall_items(self._session, query_bundle.query_str, self._budget, limit=self._limit):
             about = {"role": one.role and one.role.value, "actor": one.actor_id, "session": one.session_id}
             about["created_at"] = one.created_at.isoformat()
             found.append(
                 NodeWithScore(node=TextNode(id_=one.id, text=one.content, metadata=about), score=one.score)
             )
         return sorted(found, key=lambda node: node.score or 0.0, reverse=True)
-
-
-async def _recall(session: ACMS, query: str, budget: int, limit: int | None = None) -> ContextItems:
-    return await session.recall_for_prompt(well_formed(query), budget=budget, limit=limit)
 
 
 class _Dialect:
@@ -209,21 +203,27 @@ class _Dialect:
         role = Role(role) if role in list(Role) else Role.ASSISTANT
         if role is Role.TOOL and not called:
             role = Role.USER
+        kept = [] if _bytes(message.blocks) else [Raw(self.vendor, json_text(message.model_dump()))]
         if role is Role.TOOL:
-            parts: list[Part] = [ToolResult(str(called), well_formed(message.content or ""))]
-        else:
-            parts = [part for block in message.blocks for part in _part(block)]
-            if not any(isinstance(part, ToolCall) for part in parts):
-                parts += [_call(one) for one in more.get("tool_calls") or ()]
-        if not _bytes(message.blocks):
-            parts.append(Raw(self.vendor, _dumped(message)))
-        return {"role": role, "parts": parts or [Text("")]}
+            return {
+                "role": role,
+                "content": message.content or "",
+                "tool_call_id": str(called),
+                "parts": kept,
+            }
+        calls = [_call(block) for block in message.blocks if isinstance(block, ToolCallBlock)]
+        return {
+            "role": role,
+            "content": [said for block in message.blocks for said in _content(block)],
+            "tool_calls": calls or list(map(_plain, more.get("tool_calls") or ())),
+            "parts": kept,
+        }
 
     def read(self, json: str) -> ChatMessage:
         return ChatMessage.model_validate_json(json)
 
     def make(self, said: Made) -> ChatMessage:
-        blocks: list[Any] = [TextBlock(text=said.text)] if said.text else []
+        blocks: list[Any] = [TextBlock(text=said.text)] if said.text or said.results else []
         for one in said.calls:
             id, name, given = one.call_id, one.name, one.arguments
             blocks.append(ToolCallBlock(tool_call_id=id, tool_name=name, tool_kwargs=given))
@@ -237,32 +237,26 @@ class _Dialect:
 _DIALECT = _Dialect()
 
 
-def _part(block: Any) -> list[Part]:
-    if isinstance(block, ToolCallBlock):
-        return [
-            ToolCall(block.tool_call_id or block.tool_name, block.tool_name, json_text(block.tool_kwargs))
-        ]
+def _content(block: Any) -> list[str | dict[str, Any]]:
+    """Return a block as a part of a chat message; nothing for a call."""
     if isinstance(block, types.ThinkingBlock):
-        return [Reasoning(well_formed(block.content))] if block.content else []
+        return [{"type": "thinking", "thinking": block.content}] if block.content else []
     if isinstance(block, types.ImageBlock) and block.url:
-        return [Media(block.image_mimetype or "image/*", str(block.url))]
+        return [{"type": "image_url", "image_url": {"url": str(block.url)}}]
     if isinstance(block, _FILES):
-        return [Text(f"[{block.block_type}: {getattr(block, 'url', None) or getattr(block, 'path', None)}]")]
-    return [Text(well_formed(text))] if (text := getattr(block, "text", "")) else []
+        return [f"[{block.block_type}: {getattr(block, 'url', None) or getattr(block, 'path', None)}]"]
+    text = getattr(block, "text", "")
+    return [text] if text else []
 
 
-def _dumped(message: ChatMessage) -> str:
-    """Return a message as JSON, also one with half of a character."""
-    try:
-        return message.model_dump_json()
-    except PydanticSerializationError:
-        return json_text(message.model_dump())
+def _call(block: ToolCallBlock) -> dict[str, Any]:
+    id, given = block.tool_call_id or block.tool_name, json_text(block.tool_kwargs)
+    return {"id": id, "name": block.tool_name, "arguments": given}
 
 
-def _call(given: Any) -> ToolCall:
-    """Read a call as clients of Chat Completions leave it beside a message."""
-    call = given if isinstance(given, dict) else given.model_dump()
-    return ToolCall(call["id"], call["function"]["name"], well_formed(call["function"]["arguments"]))
+def _plain(call: Any) -> Any:
+    """Return a call as clients of Chat Completions leave it beside a message."""
+    return call if isinstance(call, dict) else call.model_dump()
 
 
 def _bytes(blocks: Sequence[Any]) -> int:

@@ -20,7 +20,9 @@ from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall,
 from acms.ports import Codec, TokenCounter
 from acms.prompt import Prompt, Rendered
 from acms.prompt_types import PromptMessage, Tool
+from acms.results import ContextItems
 from acms.session import ACMS
+from acms.write.door import read_repaired
 
 __all__ = [
     "Dialect",
@@ -30,9 +32,11 @@ __all__ = [
     "json_object",
     "json_text",
     "made_of",
+    "make_prompt",
     "model_input",
     "original",
     "raw_of",
+    "recall_items",
     "says",
 ]
 
@@ -88,7 +92,7 @@ class Request:
     #: What is recalled for; blank recalls nothing.
     query: str
     instructions: str = ""
-    tools: Sequence[Tool] = ()
+    tools: Sequence[Tool | Mapping[str, Any]] = ()
 
 
 class _Original(NamedTuple, Generic[M]):
@@ -128,7 +132,7 @@ async def model_input(
     read: dict[str, _Original[M] | None] = {}
     for _ in range(_TRIES):
         try:
-            rendered = await _prompt(session, request, hidden).render(room)
+            rendered = await make_prompt(session, request, hidden).render(room)
         except FitError:
             if not over:
                 raise
@@ -147,15 +151,23 @@ async def model_input(
     raise TokenBudgetExceededError(budget=budget, required=budget + over, options=options)
 
 
-def _prompt(session: ACMS, request: Request, hidden: Collection[str]) -> Prompt:
-    prompt = Prompt(request.codec).tools(request.tools)
-    if request.instructions:
+def make_prompt(session: ACMS, request: Request, hidden: Collection[str] = ()) -> Prompt:
+    """Return the prompt of a request: its instructions in one message, the log, and what is recalled."""
+    prompt = Prompt(request.codec)
+    if request.instructions.strip():
         prompt = prompt.system(well_formed(request.instructions))
     shown = without(session, hidden)
-    prompt = prompt.history(shown)
-    if (query := well_formed(request.query)).strip():
-        prompt = prompt.recall(shown, query)
+    prompt = prompt.tools(request.tools).history(shown)
+    if request.query.strip():
+        prompt = prompt.recall(shown, well_formed(request.query))
     return prompt
+
+
+async def recall_items(
+    session: ACMS, query: str, budget: int, *, limit: int | None = None, scope: str | None = None
+) -> ContextItems:
+    """Recall what matches a query, by default from all sessions of a named namespace."""
+    return await session.recall_for_prompt(well_formed(query), budget=budget, scope=scope, limit=limit)
 
 
 async def _read(
@@ -178,7 +190,9 @@ async def _read(
         one = known.get(keys.get(id, ""))
         if one is None:
             one = await _kept(session, id, dialect)
-        read[id] = None if one is None else _Original(one, _parts(dialect.write(one)))
+        turn, repaired = ({}, ()) if one is None else read_repaired(dialect.write(one))
+        # A message that had to be repaired would be refused: it is made from the log instead.
+        read[id] = None if one is None or repaired else _Original(one, turn["parts"])
 
 
 def _rendered(rendered: Rendered, read: Mapping[str, _Original[M] | None]) -> list[_Sourced[M]]:
@@ -259,13 +273,13 @@ def _may_be_original(message: PromptMessage) -> bool:
 
 def original(entry: Entry, dialect: Dialect[M]) -> M | None:
     """Return the framework's message that an entry keeps; None where it has none, or it is withheld."""
-    kept = raw_of(entry, dialect.vendor)
+    kept = raw_of(entry.parts, dialect.vendor)
     return None if kept is None else dialect.read(kept)
 
 
-def raw_of(entry: Entry, vendor: str) -> str | None:
+def raw_of(parts: Sequence[Part], vendor: str) -> str | None:
     """Return what the `Raw` part of an adapter holds; None without one."""
-    kept = (part.json for part in entry.parts if isinstance(part, Raw) and part.vendor == vendor)
+    kept = (part.json for part in parts if isinstance(part, Raw) and part.vendor == vendor)
     return next(kept, None)
 
 
@@ -284,20 +298,20 @@ def as_made(entries: Sequence[Entry], dialect: Dialect[M]) -> list[M]:
 
 def says(entry: Entry, written: Mapping[str, Any]) -> bool:
     """Return whether an entry still says what was written."""
-    return _content(_parts(written)) == _content(entry.parts)
+    return _content(read_repaired(written)[0]["parts"]) == _content(entry.parts)
 
 
 def json_text(value: Any) -> str:
     """Return arguments and results of tools as the log has them: JSON of whatever it is, or the text itself."""
     if isinstance(value, str):
-        return well_formed(value)
+        return value
     from pydantic_core import to_jsonable_python  # each of these frameworks brings it along
 
     try:
         plain = to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="null", fallback=str)
     except ValueError:  # bytes in a model of pydantic, or a circle
         plain = str(value)
-    return well_formed(dumps(plain, ensure_ascii=False))
+    return dumps(plain, ensure_ascii=False)
 
 
 def json_object(text: str, name: str) -> dict[str, Any]:
@@ -306,10 +320,6 @@ def json_object(text: str, name: str) -> dict[str, Any]:
         if isinstance(found := loads(text), dict):
             return found
     return {name: text}
-
-
-def _parts(written: Mapping[str, Any]) -> Sequence[Part]:
-    return written.get("parts") or (Text(written["content"]),)
 
 
 def _content(parts: Sequence[Part]) -> tuple[object, ...]:

@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 from acms.config import ACMSConfig
 from acms.errors import FitError, MissingExtraError
-from acms.integrations.model_input import raw_of, says
-from acms.log.native_items import is_native, read_call, read_result
-from acms.log.repair import well_formed
+from acms.integrations.model_input import Request, make_prompt, raw_of, says
+from acms.log.native_items import AGENTS, is_understood
+from acms.log.repair import repair_value
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.ports import Embedder, StorageBackend, TokenCounter
 from acms.prompt import Prompt
@@ -30,6 +30,7 @@ from acms.providers.codecs import OpenAIResponses
 from acms.runtime.loops import PerLoop
 from acms.session import ACMS, withdraw
 from acms.text.chat_messages import PER_MEDIUM, RECALLED, SUMMARY, wrap
+from acms.write.door import read_repaired
 
 try:
     from agents import FunctionTool, SessionSettings
@@ -39,9 +40,6 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("openai-agents", "openai-agents") from error
 
 __all__ = ["ACMSSession"]
-
-_VENDOR = "openai"
-_LISTED = ("function_call_output", "custom_tool_call_output")
 
 
 class ACMSSession:
@@ -114,28 +112,30 @@ class ACMSSession:
         await self.memory.close()
 
     async def _within(self, budget: int, data: CallModelData[Any]) -> ModelInputData:
-        given, instructions = data.model_data.input, data.model_data.instructions
-        prompt = Prompt(self._codec)
-        if instructions:
-            prompt = prompt.system(well_formed(instructions))
-        written = len(prompt.steps)
+        given, instructions = data.model_data.input, data.model_data.instructions or ""
         tools = [
             Tool(name=one.name, description=one.description, parameters=one.params_json_schema)
             for one in data.agent.tools
             if isinstance(one, FunctionTool)
         ]
-        said = [_text(item.get("content")) for item in given if item.get("role") == "user"]
-        prompt = prompt.tools(tools).history(self.memory)
-        if said and said[-1].strip():
-            prompt = prompt.recall(self.memory, said[-1])
+        asked = [item for item in given if item.get("role") == "user"]
+        request = Request(
+            codec=self._codec,
+            budget=budget,
+            query=str(_what(asked[-1])[2]) if asked else "",
+            instructions=instructions,
+            tools=tools,
+        )
+        written = 1 if instructions.strip() else 0
+        prompt = make_prompt(self.memory, request)
         if pending := _pending(given, await self.memory.entries(1)):
-            prompt = prompt.add([_message(item) for item in pending])
+            prompt = prompt.add([read_repaired(_message(item))[0] for item in pending])
         shown, more = self._with_turn(*await self._rendered(prompt, written, budget), given)
         if 0 < more < budget:
             with suppress(FitError):
                 fewer, spare = await self._rendered(prompt, written, budget - more)
                 shown, _ = self._with_turn(fewer, spare + more, given)
-        return ModelInputData(shown, instructions)
+        return ModelInputData(repair_value(shown), repair_value(data.model_data.instructions))
 
     async def _rendered(self, prompt: Prompt, written: int, budget: int) -> tuple[list[Any], int]:
         """Return the items of a request behind its instructions, and the tokens that are left."""
@@ -168,12 +168,12 @@ class ACMSSession:
         parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
         media = [part for part in parts if part.get("type") in ("input_image", "input_file")]
         plain = {**item, "content": [part for part in parts if part not in media]} if media else item
-        written = well_formed(json.dumps(plain, ensure_ascii=False))
+        written = json.dumps(repair_value(plain), ensure_ascii=False)
         return self._codec.counter.count(written) + PER_MEDIUM * len(media)
 
 
 def _item(entry: Entry) -> Any:
-    if kept := raw_of(entry, _VENDOR):
+    if kept := raw_of(entry.parts, AGENTS):
         item = json.loads(kept)
         if says(entry, _message(item)):
             return item
@@ -189,45 +189,30 @@ def _item(entry: Entry) -> Any:
 
 
 def _message(item: Any) -> dict[str, Any]:
+    """Return an item as the door of a log takes it, itself in a `Raw` part beside it."""
     plain: Mapping[str, Json] = item if isinstance(item, Mapping) else item.model_dump(exclude_unset=True)
-    kind = plain.get("type", "message")
-    role, parts = Role.ASSISTANT, list[Part]()
-    if kind == "message":
-        role = Role(plain.get("role", "user"))
-        if text := _text(plain.get("content")):
-            parts.append(Text(text))
-    elif kind == "function_call":
-        parts.append(
-            ToolCall(str(plain["call_id"]), str(plain["name"]), well_formed(str(plain.get("arguments", ""))))
-        )
-    elif kind == "function_call_output":
-        role = Role.TOOL
-        parts.append(ToolResult(str(plain["call_id"]), _text(plain.get("output"))))
-    elif native := read_call(plain) or read_result(plain):
-        role = Role.TOOL if isinstance(native[0], ToolResult) else Role.ASSISTANT
-        parts += native
-    parts.append(Raw(_VENDOR, json.dumps(plain)))
-    return {"role": role, "parts": parts}
+    raw = Raw(AGENTS, json.dumps(plain))
+    if not is_understood(plain):
+        return {"role": Role.ASSISTANT, "parts": [raw]}
+    said: dict[str, Any] = {"role": Role.USER.value} if plain.get("type", "message") == "message" else {}
+    said |= {name: value for name, value in plain.items() if name != "id"}  # the SDK makes up ids that repeat
+    for name in ("content", "output"):
+        if isinstance(said.get(name), list | tuple):
+            said[name] = [part for part in said[name] if not _is_file(part)]
+    return {**said, "parts": [raw]}
 
 
-def _text(content: Json) -> str:
-    """Return the text of a content: a string, or the texts of a list of parts; without what no store can keep."""
-    if isinstance(content, list | tuple):
-        found = [part.get("text") for part in content if isinstance(part, Mapping)]
-        content = "\n".join(text for text in found if isinstance(text, str))
-    return well_formed(content) if isinstance(content, str) else ""
+def _is_file(part: Json) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in ("input_image", "input_file", "input_audio")
 
 
-def _what(item: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what an item says, whatever form it has."""
-    kind = item.get("type", "message")
-    said = _text(item.get("output" if kind in _LISTED else "content"))
-    named = [str(item.get(name) or "") for name in ("role", "call_id", "name", "arguments")]
-    if is_native(kind):
-        parts = read_call(item) or read_result(item) or []
-        named += [part.arguments for part in parts if isinstance(part, ToolCall)]
-        named += [part.output for part in parts if isinstance(part, ToolResult) and kind not in _LISTED]
-    return (kind, *map(well_formed, named), said)
+def _what(item: Mapping[str, Any]) -> tuple[object, ...]:
+    """Return what an item says, whatever form it has: its type, role and text, calls and results."""
+    turn, _ = read_repaired(_message(item))
+    parts: Sequence[Part] = turn["parts"]
+    texts = [part.text for part in parts if isinstance(part, Text)]
+    tools = [part for part in parts if isinstance(part, ToolCall | ToolResult)]
+    return (item.get("type", "message"), str(turn["role"]), "\n".join(texts), *tools)
 
 
 def _says(item: Any) -> bool:
@@ -235,7 +220,7 @@ def _says(item: Any) -> bool:
 
     A message of the user does, be it but an image: a turn begins with it.
     """
-    return item.get("role") == "user" or len(_message(item)["parts"]) > 1
+    return item.get("role") == "user" or any(_what(item)[2:])
 
 
 def _pending(given: Sequence[Any], stored: Sequence[Entry]) -> Sequence[Any]:
@@ -256,7 +241,7 @@ def _restored(
     """
     known = {entry.id: entry for entry in entries}
     sources = [id for one in messages if not one.text.startswith(RECALLED[0]) for id in one.sources]
-    stored: dict[tuple[str, ...], list[Entry]] = {}
+    stored: dict[tuple[object, ...], list[Entry]] = {}
     for entry in [known[id] for id in sources if id in known]:
         stored.setdefault(_what(_item(entry)), []).append(entry)
     reasoned = _reasoned(entries)

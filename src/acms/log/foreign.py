@@ -19,7 +19,7 @@ from acms.log.inline_media import Keep, Place, kept, lifted, referred
 from acms.log.native_items import AS_GIVEN, RESPONSES, call_of_result, read_call, read_result
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 
-__all__ = ["AS_GIVEN", "FIELDS", "KNOWN", "Keep", "Turn", "of_gemini", "read"]
+__all__ = ["AS_GIVEN", "FIELDS", "KNOWN", "REASONING_FIELDS", "Keep", "Turn", "of_gemini", "read"]
 
 MISSPELT = 0.8
 """Likeness to "privacy" from which a field that nobody knows is a slip and no field of a provider's."""
@@ -44,7 +44,8 @@ _OURS = ("markers", "created_at", "privacy", "origin", "actor_id")
 _ENVELOPE = ("audio", "annotations", "phase", "model", "stop_reason", "stop_sequence", "stop_details", "usage",
              "container")  # fmt: skip
 _NOTHING: tuple[Json, ...] = (None, "", [], {})
-_REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
+REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
+"""Fields in which servers of the chat format say what a model thought."""
 _MARKS = frozenset(("cache_control", "prompt_cache_breakpoint"))
 _CHAT = frozenset(("image_url", "input_audio", "file"))
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -86,16 +87,28 @@ def read(
     ):
         return [dict(message)]
     if "role" not in message or (found is not None and isinstance(found, str)):
-        item = {
-            name: value for name, value in message.items() if name not in (*_OURS, "key", "idempotency_key")
-        }
-        return [_keyed(_item(item, place._replace(vendor=RESPONSES)), message)]
+        own = _adapter_parts(message)
+        ours = {*_OURS, "key", "idempotency_key", *(("parts",) if own else ())}
+        item = {name: value for name, value in message.items() if name not in ours}
+        turn = _item(item, place._replace(vendor=RESPONSES))
+        if own:
+            turn["parts"] = [*turn.get("parts", ()), *own]
+        return [_keyed(turn, message)]
     if of_gemini(message):
         return _content_of_gemini(message, place.at("parts"))
     unknown = sorted(set(message) - KNOWN, key=str)
     if unknown and strict:
         raise ValidationError(f"unknown field {unknown[0]!r}", field=field)
     return _spoken(message, place, unknown)
+
+
+def _adapter_parts(item: Mapping[str, Any]) -> Sequence[Raw]:
+    """Return the `Raw` parts that an adapter keeps beside an item; items of providers have no such parts."""
+    given: object = item.get("parts")
+    if not isinstance(given, list | tuple):
+        return ()
+    raws = [one for one in given if isinstance(one, Raw)]
+    return raws if len(raws) == len(given) else ()
 
 
 def check_privacy_field(message: Mapping[str, Any], field: str) -> None:
@@ -201,7 +214,7 @@ def _content_of_gemini(message: Mapping[str, Any], place: Place) -> list[Turn]:
     from acms.log import gemini  # those who have none do without
 
     answers, parts = gemini.read(message, place, dump)
-    turns: list[Turn] = [{"role": "tool", "content": "", "parts": [one]} for one in answers]
+    turns: list[Turn] = [{"role": "tool", "content": "", "parts": held} for held in answers]
     if parts or not answers:
         turn: Turn = {"role": "assistant" if message["role"] == "model" else message["role"], "content": ""}
         _say(turn, parts, {})
@@ -287,7 +300,7 @@ def _vendor(message: Mapping[str, Any]) -> str:
         return "openai-chat" if "input_audio" in kinds else "openai-responses"
     if message.get("role") in ("tool", "developer") or any(kind in _CHAT for kind in kinds):
         return "openai-chat"
-    chat = any(message.get(name) for name in ("tool_calls", *_OPENAI, *_REASONING))
+    chat = any(message.get(name) for name in ("tool_calls", *_OPENAI, *REASONING_FIELDS))
     return "openai-chat" if chat or isinstance(content, str) else "anthropic"
 
 
@@ -336,7 +349,10 @@ def _surplus(one: Mapping[str, Any], *held: str) -> list[Part]:
 
 
 def _text(one: Mapping[str, Any], place: Place) -> list[Part]:
-    return [Text(place.at("text").text(one.get("text"))), *_surplus(one, "text")]
+    surplus = _surplus(one, "text")
+    if surplus and place.vendor != "anthropic":
+        surplus = _surplus({**one, "vendor": place.vendor}, "text")
+    return [Text(place.at("text").text(one.get("text"))), *surplus]
 
 
 def _refusal(one: Mapping[str, Any], place: Place) -> list[Part]:
@@ -466,6 +482,8 @@ def _item(item: Mapping[str, Any], place: Place) -> Turn:
             if call_of_result(item["type"]) is not None:
                 return _native_result(item, place)
             held = _lifted(item, place)
+            if answer := read_result(held):
+                return {"role": "tool", "content": "", "parts": answer}
             parts = read_call(held) or [Raw(place.vendor, dump(held))]
         case None if item and item.keys() <= {"id", "type"}:
             parts = [_raw({**item, "type": "item_reference"}, place)]

@@ -9,18 +9,45 @@ from typing import Any
 
 from acms.log import validation
 from acms.log.inline_media import Place, kept, referred
+from acms.log.native_items import AS_GIVEN
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolResult
 
-__all__ = ["SIGNATURE", "VENDOR", "read"]
+__all__ = ["FIELDS", "SIGNATURE", "VENDOR", "other_fields", "read"]
 
 VENDOR = "gemini"
 SIGNATURE = "thoughtSignature"
 """What a `Raw` part of Gemini holds: opaque, and for the part behind it unless it has an empty text with it."""
 
+FIELDS = "gemini-fields"
+"""Type of what is kept behind a part: the fields that it does not hold."""
+_HELD = {
+    "functionCall": frozenset(("id", "name", "args")),
+    "functionResponse": frozenset(("id", "name", "response")),
+    "inlineData": frozenset(("mimeType", "data")),
+    "fileData": frozenset(("mimeType", "fileUri")),
+}
+_TEXT = frozenset(("text", "thought", SIGNATURE))
 
-def read(message: Mapping[str, Any], place: Place, dump: Any) -> tuple[list[ToolResult], list[Part]]:
-    """Return the answers to calls that a content holds, and its other parts."""
-    answers: list[ToolResult] = []
+
+def other_fields(one: Mapping[str, Any]) -> dict[str, Json]:
+    """Return the fields of a part that no part of a log holds; those within a call or a file stand under its name."""
+    found: dict[str, Json] = {}
+    for name, value in one.items():
+        camel = _camel(name)
+        if camel in _HELD and isinstance(value, Mapping):
+            value = {each: inner for each, inner in value.items() if _camel(each) not in _HELD[camel]}
+            value = {each: inner for each, inner in value.items() if inner not in _NOTHING}
+        if camel not in _TEXT and value not in _NOTHING:
+            found[camel if camel in _HELD else name] = value
+    return found
+
+
+_NOTHING: tuple[Json, ...] = (None, "", [], {})
+
+
+def read(message: Mapping[str, Any], place: Place, dump: Any) -> tuple[list[list[Part]], list[Part]]:
+    """Return the answers to calls that a content holds, each with what stands behind it, and its other parts."""
+    answers: list[list[Part]] = []
     parts: list[Part] = []
     seen = Counter[str]()
     for index, one in enumerate(message["parts"]):
@@ -39,16 +66,30 @@ def read(message: Mapping[str, Any], place: Place, dump: Any) -> tuple[list[Tool
             }
             parts.append(validation.call(given, at.field))
         elif isinstance(answer, Mapping):
-            answers.append(_answer(answer, _id(answer, seen, "answer"), at, dump))
+            answers.append([_answer(answer, _id(answer, seen, "answer"), at, dump), *_behind(one, dump)])
+            continue
         else:
-            parts += _spoken(one, at, dump)
+            said = _spoken(one, at, dump)
+            parts += said
+            if not said or isinstance(said[0], Raw):
+                continue
+        parts += _behind(one, dump)
     return answers, parts
+
+
+def _behind(one: Mapping[str, Any], dump: Any) -> list[Part]:
+    fields = other_fields(one)
+    return [Raw(AS_GIVEN, dump({"type": FIELDS, "fields": fields}))] if fields else []
 
 
 def _of(one: Mapping[str, Any], name: str) -> Any:
     """Return a field, which the API spells in camel case."""
+    return one.get(name, one.get(_camel(name)))
+
+
+def _camel(name: str) -> str:
     head, *rest = name.split("_")
-    return one.get(name, one.get(head + "".join([word.capitalize() for word in rest])))
+    return head + "".join([word.capitalize() for word in rest])
 
 
 def _id(one: Mapping[str, Any], seen: Counter[str], kind: str) -> str:

@@ -65,6 +65,7 @@ NEEDS_ID = frozenset(
 """Items that the API refuses without the id that it gave them."""
 
 _FRAME = ("type", "call_id", "id", "status")
+_ANSWER_ENDINGS = ("_output", "_result", "_response")
 
 
 def form_of_call(kind: Json) -> CallForm | None:
@@ -93,6 +94,24 @@ def is_native(kind: Json) -> bool:
     )
 
 
+def is_tool_rest(rest: Mapping[str, Json]) -> bool:
+    """Return whether the rest of an item belongs to a native call or result; of an unknown type it has a `call_id`."""
+    return "call_id" in rest or is_native(rest["type"])
+
+
+def _has_unknown_form(item: Mapping[str, Json]) -> bool:
+    """Return whether an item of an unknown type shares a call id with others."""
+    kind, call_id = item.get("type"), item.get("call_id")
+    if not isinstance(kind, str) or not isinstance(call_id, str) or not call_id:
+        return False
+    return form_of_call(kind) is None and call_of_result(kind) is None
+
+
+def _answers_by_form(item: Mapping[str, Json]) -> bool:
+    """Return whether an item of an unknown type is a result: its type or a field says so."""
+    return str(item["type"]).endswith(_ANSWER_ENDINGS) or not item.keys().isdisjoint(("output", "result"))
+
+
 # ── items read as parts ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -100,6 +119,9 @@ def read_call(item: Mapping[str, Any]) -> list[Part] | None:
     """Read an item as a native call and the rest of it; None for an item that is none."""
     kind = item.get("type")
     form = form_of_call(kind)
+    unknown = _has_unknown_form(item)
+    if unknown and not _answers_by_form(item):
+        form = CallForm("", name=str(kind))
     call_id = None if form is None else item.get(form.id_field)
     if form is None or not isinstance(call_id, str) or not call_id or "output" in item:
         return None
@@ -112,7 +134,9 @@ def read_call(item: Mapping[str, Any]) -> list[Part] | None:
     if asked is None or not isinstance(name, str) or not name:
         return None
     arguments = asked if isinstance(asked, str) else _encode(asked)
-    rest = {name: value for name, value in item.items() if name not in held}
+    rest = {
+        name: value for name, value in item.items() if name not in held or (unknown and name == "call_id")
+    }
     if not form.name:
         rest.pop("name")
     return [ToolCall(call_id, name, arguments), Raw(AS_GIVEN, _encode(rest))]
@@ -124,6 +148,8 @@ def read_result(item: Mapping[str, Any]) -> list[Part] | None:
     The caller reads images, and the texts of an output that is a list of parts.
     """
     kind = item.get("type")
+    if _has_unknown_form(item) and _answers_by_form(item):
+        return [ToolResult(str(item["call_id"]), item_text_of(item)), Raw(AS_GIVEN, _encode(dict(item)))]
     called = call_of_result(kind)
     form = form_of_call(called)
     if form is None:
@@ -194,7 +220,7 @@ def rest_of_item(part: Part | None) -> dict[str, Json] | None:
 
 def write_call(call: ToolCall, rest: Mapping[str, Json]) -> dict[str, Json] | None:
     """Make the item again that a native call came as; None where its arguments no longer fit it."""
-    form = form_of_call(rest["type"])
+    form = CallForm("", name=call.name) if "call_id" in rest else form_of_call(rest["type"])
     if form is None:
         return None
     item: dict[str, Json] = {"type": rest["type"], form.id_field: call.call_id}
@@ -221,7 +247,7 @@ def write_result(
     """
     form = form_of_call(called)
     if form is None:
-        return None
+        return _write_unknown_result(result, rest)
     kind = form.output
     given = rest if rest.get("type") == kind else {}
     item: dict[str, Json] = {**given, "type": kind, form.answer_field: result.call_id}
@@ -258,6 +284,13 @@ def write_result(
             same = kept is not None and sorted(item_text_of(given).split("\n")) == sorted(text.split("\n"))
             item["output"] = kept if same else text
     return item
+
+
+def _write_unknown_result(result: ToolResult, rest: Mapping[str, Json]) -> dict[str, Json] | None:
+    """Return a result of an unknown type as it came; None where its text was changed, and for any other one."""
+    if "call_id" not in rest or item_text_of(rest) != result.output:
+        return None
+    return {**rest, "call_id": result.call_id}
 
 
 def _filled_chunks(text: str, chunks: Json) -> list[dict[str, Json]]:
@@ -333,12 +366,12 @@ def item_text(part: Raw) -> str:
         item = json.loads(part.json)
     except (ValueError, RecursionError):
         return ""
-    if not isinstance(item, dict) or (part.vendor == AGENTS and _is_read(item)):
+    if not isinstance(item, dict) or (part.vendor == AGENTS and is_understood(item)):
         return ""
     return item_text_of(item)
 
 
-def _is_read(item: Mapping[str, Json]) -> bool:
+def is_understood(item: Mapping[str, Json]) -> bool:
     """Return whether an item is read as parts: a message, a call or a result."""
     kind = item.get("type", "message")
     if kind in ("message", "function_call", "function_call_output"):

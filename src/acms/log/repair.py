@@ -15,7 +15,15 @@ from typing import Any
 from acms.log.validation import MESSAGE_BYTES, NAME_CHARS, PARTS
 from acms.model import Media, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 
-__all__ = ["OWN", "as_text", "refer_by_hash", "rename_repeated_calls", "repairs", "well_formed"]
+__all__ = [
+    "OWN",
+    "as_text",
+    "refer_by_hash",
+    "rename_repeated_calls",
+    "repair_value",
+    "repairs",
+    "well_formed",
+]
 
 OWN = ("markers", "created_at", "privacy", "origin", "actor_id", "metadata", "key", "idempotency_key")
 """Fields that only callers of ACMS write: what is wrong with them is an error, also in a list."""
@@ -47,6 +55,11 @@ def repairs(message: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], tuple[
         notes: dict[str, None] = {}
         made = _Repair(MESSAGE_BYTES // fraction, notes.setdefault).value(given)
         yield {**_with_few_parts(made, notes.setdefault), **own}, tuple(notes)
+
+
+def repair_value(value: Any) -> Any:
+    """Return a JSON value with the texts, ids and names in it as a log can hold them."""
+    return _Repair(MESSAGE_BYTES, lambda note: None).value(value)
 
 
 def as_text(message: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -92,11 +105,18 @@ class _Repair:
                 for key, one in value.items()
             }
         if isinstance(value, list | tuple):
-            return [self.value(one, name, depth + 1) for one in value]
+            return [self.value(one, name, depth + 1) for one in value if not self._is_too_long(one)]
         if isinstance(value, _PARTS):
             changed = {one.name: self.value(getattr(value, one.name), one.name) for one in fields(value)}
             return replace(value, **changed)
         return value
+
+    def _is_too_long(self, value: Any) -> bool:
+        """Return whether a value is an item that would be no JSON any more if it were cut."""
+        if not isinstance(value, Raw) or len(value.json.encode("utf-8", "surrogatepass")) <= self._limit:
+            return False
+        self._note("a provider's own item that is too long is left out")
+        return True
 
     def _named(self, value: str, name: str) -> str:
         """Return the text of a field, by what fields of that name may hold."""

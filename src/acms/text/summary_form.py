@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from acms.ports import Turn
+from acms.text.changes import read_changes
 from acms.text.tokenizer import spans
 
 RECIPE = "extractive1"
@@ -28,6 +29,8 @@ SHORTER = 5
 LEAST = 48
 """Tokens a summary may always have: less says nothing."""
 
+CHANGE = "change"
+"""What marks the line that says which file a call changed, and how."""
 _NAME = "Details: "
 _BREAK = "\n"
 _LINE = re.compile(r"- ([^\n]{1,64}?): ")
@@ -67,12 +70,14 @@ class Piece(NamedTuple):
 
 
 def read(turn: Turn) -> Iterable[Line]:
-    """Read a turn: a message is one line, a summary of this recipe has many."""
+    """Read a turn: a message is one line and one for each file it changes, a summary of this recipe has many."""
     speaker = " ".join(turn.speaker.split())[:64] or "unknown"
     if not turn.summary:
         text = turn.text.strip()
         if text:
             yield Line(speaker, text, turn.markers, anchor=bool(turn.markers))
+        for change in read_changes(text):
+            yield Line(speaker, change, (CHANGE,), anchor=True)
         return
     text = turn.text.strip()
     ends = [match.start() for match in re.finditer(_BREAK, text)] + [len(text)]

@@ -10,7 +10,7 @@ from acms.errors import ValidationError
 from acms.log import foreign, repair, validation
 from acms.log.foreign import Turn
 from acms.log.native_items import AS_GIVEN
-from acms.model import EMPTY, Draft, Raw, Role
+from acms.model import EMPTY, Draft, Part, Raw, Role, Text
 
 T = TypeVar("T")
 DraftOf: TypeAlias = Callable[..., Draft]
@@ -21,6 +21,7 @@ __all__ = [
     "plain_draft",
     "read_drafts",
     "read_message",
+    "read_repaired",
     "says_nothing",
     "with_something",
 ]
@@ -104,6 +105,26 @@ def read_message(
         except ValidationError:
             pass
     raise first
+
+
+def read_repaired(message: Mapping[str, Any]) -> tuple[Turn, tuple[str, ...]]:
+    """Return the role and the parts that a message is stored with, and notes of what had to be repaired.
+
+    Adapters compare them with what a log holds.
+    """
+    (unique,), renamed = repair.rename_repeated_calls([message])
+    turn, notes = read_message(unique, "", None, _join_turns, strict=False)
+    return turn, (*renamed, *notes)
+
+
+def _join_turns(turns: Sequence[Turn]) -> Turn:
+    joined: list[Part] = []
+    for turn in map(with_something, turns):
+        role = validation.choice(turn["role"], Role, "role")
+        calls, call_id = turn.get("tool_calls"), turn.get("tool_call_id")
+        parts, text = validation.parts(role, turn.get("content", ""), turn.get("parts"), calls, call_id)
+        joined += parts or (Text(text),)
+    return {"role": turns[0]["role"], "parts": joined}
 
 
 def plain_draft(

@@ -141,7 +141,8 @@ def _message(message: Mapping[str, Json], trust: bool) -> list[Turn]:
     """Translate one message, mostly into one; none when it says nothing. Media in it are referred to by their hash."""
     given = {name: value for name, value in message.items() if name not in _DROPPED}
     if "role" in message:
-        given = {name: value for name, value in given.items() if name in foreign.KNOWN}
+        known = foreign.KNOWN.union(foreign.REASONING_FIELDS)
+        given = {name: value for name, value in given.items() if name in known}
         given["role"] = validation.choice(message["role"], Role, "role").value
     said = next((message[name] for name in _TIMES if message.get(name) is not None), None)
     found: list[Turn] = []

@@ -11,7 +11,6 @@ from google.adk.events.event import Event
 from google.genai import types
 
 from acms.integrations.model_input import Made, json_object, json_text, made_of, original, says
-from acms.log.repair import well_formed
 from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult, named
 from acms.ports import TokenCounter
 from acms.text.chat_messages import PER_MEDIUM
@@ -55,7 +54,7 @@ class EventDialect:
             for answer in message.get_function_responses():
                 answer.response = json_object(_output(answer), "result")
             plain = message.model_dump(mode="json", by_alias=True, exclude_none=True, fallback=str)
-        return dumps(plain, ensure_ascii=False).encode(errors="replace").decode()
+        return dumps(plain, ensure_ascii=False)
 
     def read(self, json: str) -> Event:
         """Return the event that was kept."""
@@ -143,8 +142,7 @@ def _part(given: types.Part, role: Role) -> list[Part]:
         return [ToolResult(answer.id or answer.name or "", _output(answer))]
     if given.text:
         thought = given.thought and role is Role.ASSISTANT
-        text = well_formed(given.text)
-        return [Reasoning(text) if thought else Text(text)]
+        return [Reasoning(given.text) if thought else Text(given.text)]
     file = given.file_data
     if file and file.file_uri:
         if role is Role.USER and (file.mime_type or "").startswith("image/"):
@@ -154,4 +152,4 @@ def _part(given: types.Part, role: Role) -> list[Part]:
         return [Text(f"[{given.inline_data.mime_type}: {given.inline_data.display_name or 'inline'}]")]
     code, result = given.executable_code, given.code_execution_result
     text = (code and code.code) or (result and result.output)
-    return [Text(well_formed(text))] if text else []
+    return [Text(text)] if text else []

@@ -12,7 +12,7 @@ from google.genai import types
 
 from acms.config import ACMSConfig
 from acms.integrations.google_adk.events import EventDialect, namespace_of
-from acms.log.repair import well_formed
+from acms.integrations.model_input import recall_items
 from acms.model import Role
 from acms.ports import StorageBackend
 from acms.results import ContextItem
@@ -61,10 +61,10 @@ class ACMSMemoryService(BaseMemoryService):
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
         """Return what answers a query, from all sessions of the user, facts and messages; a blank one nothing."""
-        if not (query := well_formed(query)).strip():
+        if not query.strip():
             return SearchMemoryResponse()
         async with self._session(app_name, user_id, _MEMORIES) as session:
-            items = await session.recall(query, budget=self._budget, scope="namespace", relevant_only=True)
+            items = await recall_items(session, query, self._budget, scope="namespace")
         ranked = sorted(items, key=lambda item: item.score, reverse=True)
         return SearchMemoryResponse(memories=[_memory(item) for item in ranked])
 

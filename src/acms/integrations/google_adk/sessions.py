@@ -25,13 +25,14 @@ from acms.config import ACMSConfig
 from acms.erasure.erase import erase_subject
 from acms.errors import ConflictError, EntryNotFoundError, IdempotencyMismatchError
 from acms.integrations.google_adk.events import EventDialect, events_of, namespace_of
-from acms.integrations.model_input import original
+from acms.integrations.model_input import original, raw_of
 from acms.integrations.sessions import Sessions, StateMemory
 from acms.kv import list_entries, update_entry
 from acms.model import EMPTY, Json, KVEntry
 from acms.ports import StorageBackend
 from acms.results import Erasure
 from acms.session import ACMS
+from acms.write.door import read_repaired
 
 __all__ = ["ACMSSessionService"]
 
@@ -45,7 +46,8 @@ class ACMSSessionService(BaseSessionService):
 
     An event is one message, under its own id; `kv` has the state of apps, users and sessions. Several processes may
     use both. `memory` returns the ACMS session underneath, for recall, forks and time travel. `delete_session` hides
-    the log, `erase_user` erases. An event is at most 1 MB: larger files are for artifacts. State must be JSON.
+    the log, `erase_user` erases. Of an event over 1 MB its text is kept, cut: files are for artifacts.
+    State must be JSON.
     """
 
     def __init__(self, storage: StorageBackend, kv: StateMemory, *, config: ACMSConfig | None = None) -> None:
@@ -168,10 +170,11 @@ class ACMSSessionService(BaseSessionService):
         dialect = EventDialect()
         try:
             async with self.use(session) as memory:
-                kept = original(await memory.get(event.id), dialect)
+                stored = await memory.get(event.id)
         except EntryNotFoundError:
             return False
-        return kept == dialect.read(dialect.dumped(event))
+        given = raw_of(read_repaired(dialect.write(event))[0]["parts"], dialect.vendor)
+        return original(stored, dialect) == (dialect.read(given) if given else None)
 
     async def _store(self, session: Session, event: Event) -> None:
         written = EventDialect().write(event)

@@ -21,8 +21,7 @@ from pydantic_ai.tools import AgentDepsT, RunContext
 
 from acms.codecs import OpenAIChat
 from acms.integrations.left_out import LeftBehind
-from acms.integrations.model_input import Made, Request, model_input
-from acms.log.repair import well_formed
+from acms.integrations.model_input import Made, Request, json_text, model_input
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
 from acms.prompt_types import Tool
@@ -162,7 +161,7 @@ class _Dialect:
             role = Role.TOOL if isinstance(given.parts[0], ai.ToolReturnPart) else Role.USER
         if not unkept(message):
             kept = {"key": message.key, "message": dumped(given)}
-            parts.append(Raw(self.vendor, well_formed(dumps(kept, ensure_ascii=False))))
+            parts.append(Raw(self.vendor, dumps(kept, ensure_ascii=False)))
         return {"key": message.key, "role": role, "parts": parts or [Text("")], "created_at": given.timestamp}
 
     def read(self, json: str) -> Piece:
@@ -232,23 +231,22 @@ def _key(message: ai.ModelMessage) -> str:
 
 def _parts(part: ai.ModelResponsePart | ai.ModelRequestPart) -> list[Part]:
     if isinstance(part, ai.TextPart):
-        return [Text(well_formed(part.content))] if part.content else []
+        return [Text(part.content)] if part.content else []
     if isinstance(part, ai.ThinkingPart):
-        return [Reasoning(well_formed(part.content), part.signature)] if part.content else []
+        return [Reasoning(part.content, part.signature)] if part.content else []
     if isinstance(part, ai.ToolCallPart):
-        return [ToolCall(part.tool_call_id, part.tool_name, well_formed(part.args_as_json_str()))]
+        return [ToolCall(part.tool_call_id, part.tool_name, json_text(part.args or {}))]
     if isinstance(part, ai.ToolReturnPart):
-        answer = well_formed(part.model_response_str())
-        return [ToolResult(part.tool_call_id, answer, part.outcome != "success")]
+        return [ToolResult(part.tool_call_id, part.model_response_str(), part.outcome != "success")]
     if isinstance(part, ai.RetryFeedbackPart):
-        return [Text(well_formed(part.model_response()))]
+        return [Text(part.model_response())]
     content = part.content if isinstance(part, ai.UserPromptPart) else ()
     return [_given(one) for one in ([content] if isinstance(content, str) else content)]
 
 
 def _given(content: ai.UserContent) -> Part:
     if isinstance(content, str | ai.TextContent):
-        return Text(well_formed(content if isinstance(content, str) else content.content))
+        return Text(content if isinstance(content, str) else content.content)
     if isinstance(content, ai.ImageUrl):
         return Media(content.media_type, content.url)
     if isinstance(content, ai.CachePoint):

@@ -11,7 +11,7 @@ from typing import Literal
 
 from acms.errors import ConfigurationError, PayloadError, ValidationError
 from acms.log import validation
-from acms.log.native_items import item_text
+from acms.log.native_items import AS_GIVEN, item_text
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
@@ -20,7 +20,8 @@ from acms.providers.codecs.answers import of, split
 from acms.providers.codecs.anthropic_rules import BREAKPOINTS, check, claude
 from acms.providers.codecs.anthropic_turns import BEGINNING, Arranged, SentMessage, arrange, speaker_name
 from acms.providers.codecs.calibration import Calibration
-from acms.providers.codecs.request_count import request_counts
+from acms.providers.codecs.given_fields import Fields, Key, given_fields, key_of_part
+from acms.providers.codecs.request_count import CountingCodec, request_counts
 from acms.providers.tokens import default_counter
 from acms.text.chat_messages import NO_RESULT
 
@@ -35,7 +36,7 @@ _SYSTEM = frozenset((Role.SYSTEM, Role.DEVELOPER))
 _ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
 
 
-class AnthropicMessages:
+class AnthropicMessages(CountingCodec):
     """Prompts for Claude, as arguments of `messages.create`.
 
     The tokenizer is not public. Raw tokens are those of o200k_base and of a cautious frame; a budget is compared with
@@ -89,7 +90,6 @@ class AnthropicMessages:
         self.rates = CacheRates(cached=family.cached, write=1.25, long=2.0)
         #: Whether reasoning that is sent back is refused unless all before it is as it was when it was produced.
         self.binds_reasoning = family.binds
-        #: What was learnt of this model's counts; keep its `state` to go on with it.
         self.calibration = calibration or Calibration(family.ratio, margin=margin)
         self.counter: TokenCounter = (
             anthropic_blocks.BytesCounter() if bound == "bytes" else default_counter()
@@ -98,7 +98,7 @@ class AnthropicMessages:
         self.search_results = search_results
         self.request_counts = request_counts(request_counter)
         self._family = family
-        self._exactness = Exactness.BYTES if bound == "bytes" else Exactness.CALIBRATED
+        self._bound = bound == "bytes"
         self._sizes = anthropic_blocks.Sizes()
         self._prices = anthropic_blocks.Prices(self.counter, image=family.image, sizes=self._sizes)
         self._beginning = self._prices.text(BEGINNING)
@@ -134,7 +134,8 @@ class AnthropicMessages:
             payload["max_tokens"] = self.max_tokens
         if tools:
             payload["tools"] = [_tool(tool) for tool in tools]
-        content = [[self._block(one.part, turn.role) for one in turn.shown] for turn in said]
+        fields = given_fields(messages, anthropic_blocks.given_fields)
+        content = [[self._block(one.part, turn.role, fields) for one in turn.shown] for turn in said]
         turns = list(zip(said, content, strict=True))
         if turns and turns[0][0].role is Role.SYSTEM:
             payload["system"] = turns.pop(0)[1]
@@ -164,12 +165,15 @@ class AnthropicMessages:
         """Raise `PayloadError` when the provider would refuse a payload: role order, tool pairs, system placement."""
         check(payload, self._family)
 
-    def _block(self, part: Part, role: Role) -> dict[str, Json]:
+    def _block(self, part: Part, role: Role, fields: Mapping[Key, Fields]) -> dict[str, Json]:
         if isinstance(part, Media):
             self._sizes.state(part)
         if self.search_results and isinstance(part, Text) and role is Role.USER:
             return anthropic_blocks.cited(part)
-        return anthropic_blocks.block(part)
+        block = anthropic_blocks.block(part)
+        if role is Role.ASSISTANT and fields:
+            block.update(fields.get(key_of_part(part), {}))
+        return block
 
     def _arrange(self, messages: Sequence[PromptMessage]) -> Arranged:
         system, reasoning = self._family.system, self._family.reasoning
@@ -225,6 +229,8 @@ class AnthropicMessages:
                 return prices.text(anthropic_blocks.mention(part)) if media is None else prices.media(media)
             case Reasoning():
                 return prices.signed(part.text, part.signature) if self._sent(role) and part.signature else 0
+            case Raw() if part.vendor == AS_GIVEN:
+                return prices.fields(anthropic_blocks.given_fields(part)) if role is Role.ASSISTANT else 0
             case Raw():
                 if anthropic_blocks.verbatim(part) is None:
                     return 0 if part.vendor == "anthropic" else prices.text(item_text(part))
@@ -257,27 +263,15 @@ class AnthropicMessages:
             if at == 0 and not isinstance(content, str) and content[0].get("text") == BEGINNING:
                 content = content[1:]  # `base` has paid for it
             raw += self._content(content, system=message["role"] == "system")
-        exact = self._exactness
-        upper = raw if exact is Exactness.BYTES else self.calibration.upper(raw, tools)
+        exact = Exactness.BYTES if self._bound else Exactness.CALIBRATED
+        upper = raw if self._bound else self.calibration.upper(raw, tools)
         return Count(tokens=raw, exactness=exact, upper_bound=upper, tools=tools)
-
-    async def count_request(self, payload: Mapping[str, Json]) -> Count:
-        """Count a payload by the request counter, or as `count` does if there is none."""
-        raw = self.count(payload)
-        return (
-            raw if self.request_counts is None else await self.request_counts.count(payload, raw, self.model)
-        )
 
     def _content(self, content: Json, *, system: bool) -> int:
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
-        return sum([self._prices.block(block, system=system) for block in content])
-
-    def limit(self, budget: int, tools: int = 0) -> int:
-        """Return the most raw tokens, of which so many are tools, whose upper bound is within a budget."""
-        if self.request_counts is not None:
-            return self.request_counts.limit(budget)
-        return budget if self._exactness is Exactness.BYTES else self.calibration.limit(budget, tools)
+        fields = [self._prices.fields(anthropic_blocks.other_fields(block)) for block in content]
+        return sum([self._prices.block(block, system=system) for block in content]) + sum(fields)
 
     def cached(self, tokens: int) -> int:
         """Return how many tokens of an unchanged prefix of so many are read from the cache, when it ends at a mark."""
@@ -308,13 +302,6 @@ class AnthropicMessages:
             diagnosis=None if answer is None else anthropic_answers.diagnosis(answer),
             edits=() if answer is None else anthropic_answers.edits(answer),
         )
-
-    def observe(self, count: Count, usage: Usage) -> None:
-        """Learn from a request how far counts can be relied on; nothing from a report of none."""
-        if self.request_counts is not None and count.exactness is self.request_counts.counter.exactness:
-            self.request_counts.observe(count, usage)
-        elif self._exactness is Exactness.CALIBRATED and count.tokens > 0 and usage.input_tokens > 0:
-            self.calibration.observe(count.tokens, usage.input_tokens, count.tools)
 
 
 def _tool(tool: Tool) -> dict[str, Json]:

@@ -36,8 +36,10 @@ __all__ = [
     "comes_first",
     "dump",
     "folded",
+    "given_fields",
     "loaded",
     "name",
+    "other_fields",
     "part",
     "passages",
     "sendable",
@@ -170,6 +172,29 @@ def fits(block: Mapping[str, Json], *, user: bool) -> bool:
     """Return whether the user, or else the assistant, can have a block."""
     kind = block["type"]
     return not (serves(kind) or kind in (_REDACTED, "compaction")) if user else kind not in USERS
+
+
+_HELD = {
+    "text": frozenset(("type", "text", _MARK)),
+    "thinking": frozenset(("type", "thinking", "signature", _MARK)),
+    "tool_use": frozenset(("type", "id", "name", "input", _MARK)),
+}
+"""Fields of a block that its part holds."""
+
+
+def given_fields(raw: Raw) -> dict[str, Json] | None:
+    """Return the other fields of a block that stand behind its part; None for anything else."""
+    match loaded(raw.json):
+        case {"type": "text" | "thinking" | "tool_use", **fields} if "vendor" not in fields:
+            return fields
+        case _:
+            return None
+
+
+def other_fields(block: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the fields of a block in a payload that its part does not hold."""
+    held = _HELD.get(block.get("type", ""))
+    return {} if held is None else {name: value for name, value in block.items() if name not in held}
 
 
 def folded(parts: Sequence[Part]) -> Sequence[Part]:
@@ -447,6 +472,10 @@ class Prices:
         """Return the cost of reasoning that is sent back."""
         hidden = len(signature) if self._bytes else len(signature) // 4
         return BLOCK + max(self._count(text) if text else 0, hidden)
+
+    def fields(self, fields: Mapping[str, Json] | None) -> int:
+        """Return the cost of fields that are sent back beside those of a part."""
+        return BLOCK + self._count(dump(fields)) if fields else 0
 
     def raw(self, raw: Raw) -> int:
         """Return the cost of an item that is sent verbatim: hidden reasoning, media in a document, or all it says."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from acms.errors import PayloadError, ValidationError
-from acms.log import validation
-from acms.log.native_items import item_text
+from acms.log import gemini, validation
+from acms.log.native_items import AS_GIVEN, item_text
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
@@ -25,7 +25,8 @@ from acms.providers.codecs.anthropic_turns import (
 )
 from acms.providers.codecs.calibration import Calibration
 from acms.providers.codecs.framing import check_strings, thawed
-from acms.providers.codecs.request_count import request_counts
+from acms.providers.codecs.given_fields import Fields, Key, given_fields, key_of_part
+from acms.providers.codecs.request_count import CountingCodec, request_counts
 from acms.providers.tokens import default_counter
 from acms.text.chat_messages import NO_RESULT
 
@@ -190,7 +191,7 @@ class _Counter:
         return self._count(text) + sum(len(run) - -(-len(run) // 3) for run in _NUMBER.findall(text))
 
 
-class Gemini:
+class Gemini(CountingCodec):
     """Prompts for Gemini, as arguments of `client.models.generate_content` of google-genai: `contents` and `config`.
 
     Leading messages of the system and the developer become the system instruction, a later one is told by the user,
@@ -220,7 +221,6 @@ class Gemini:
         self.request_counts = request_counts(request_counter)
         self.model = validation.name(model, "model")
         self.counter: TokenCounter = _Counter()
-        #: What was learnt of this model's counts; keep its `state` to go on with it.
         self.calibration = calibration or Calibration(ESTIMATE, margin=margin)
         self._sizes = blocks.Sizes()
         self._prices = blocks.Prices(self.counter, image=IMAGE, sizes=self._sizes)
@@ -259,26 +259,29 @@ class Gemini:
         `PayloadError` when the provider would refuse it: nothing that the user or the model says.
         """
         said = list(self._arranged(messages).said)
+        fields = given_fields(messages, _given_fields)
         config: dict[str, Json] = {}
         if said and said[0].role is Role.SYSTEM:
-            config["systemInstruction"] = {"parts": self._parts(said.pop(0).messages().__next__(), {})}
+            config["systemInstruction"] = {"parts": self._parts(said.pop(0).messages().__next__(), {}, {})}
         if tools:
             config["tools"] = [{"functionDeclarations": [_declared(tool) for tool in tools]}]
-        payload: dict[str, Json] = {"contents": self._contents(said)}
+        payload: dict[str, Json] = {"contents": self._contents(said, fields)}
         if config:
             payload["config"] = config
         self.check(payload)
         return payload
 
-    def _contents(self, said: Sequence[SentMessage]) -> list[Json]:
+    def _contents(self, said: Sequence[SentMessage], fields: Mapping[Key, Fields]) -> list[Json]:
         names: dict[str, str] = {}
         found: list[Json] = []
         for message in (message for turn in said for message in turn.messages()):
             role = "model" if message.role is Role.ASSISTANT else "user"
-            found.append({"role": role, "parts": self._parts(message, names)})
+            found.append({"role": role, "parts": self._parts(message, names, fields)})
         return found
 
-    def _parts(self, message: PromptMessage, names: dict[str, str]) -> list[Json]:
+    def _parts(
+        self, message: PromptMessage, names: dict[str, str], fields: Mapping[Key, Fields]
+    ) -> list[Json]:
         """Write the parts of a message; `names` has those of the tools by the ids of their calls."""
         found: list[dict[str, Json]] = []
         carried: dict[str, Json] = {}
@@ -291,7 +294,11 @@ class Gemini:
                 names[part.call_id] = part.name
             if isinstance(part, Media):
                 self._sizes.state(part)
-            found.append({**_part(part, names), **carried})
+            written = _part(part, names)
+            for name, value in fields.get(key_of_part(part), {}).items():
+                inner = written.get(name)
+                written[name] = {**value, **inner} if isinstance(inner, dict) else value
+            found.append({**written, **carried})
             carried = {}
         return list(found)
 
@@ -370,6 +377,8 @@ class Gemini:
             case Media():
                 media = None if role in _SYSTEM else sendable(part)
                 return prices.text(blocks.mention(part)) if media is None else prices.media(media)
+            case Raw() if part.vendor == AS_GIVEN:
+                return prices.fields(_given_fields(part))
             case Raw():
                 sent = verbatim(part) if role is Role.ASSISTANT else None
                 if sent is None:
@@ -400,21 +409,11 @@ class Gemini:
             if message.role is Role.USER and message.parts[0] == Text(BEGINNING):
                 raw -= self._beginning  # `base` has paid for it
             raw += self.cost(message)
+        for content in payload["contents"]:
+            said = [one for one in content["parts"] if _OWN.isdisjoint(one)]
+            raw += sum([self._prices.fields(gemini.other_fields(one)) for one in said])
         upper = self.calibration.upper(raw, of_tools)
         return Count(tokens=raw, exactness=Exactness.CALIBRATED, upper_bound=upper, tools=of_tools)
-
-    async def count_request(self, payload: Mapping[str, Json]) -> Count:
-        """Count a payload by the request counter, or as `count` does if there is none."""
-        raw = self.count(payload)
-        return (
-            raw if self.request_counts is None else await self.request_counts.count(payload, raw, self.model)
-        )
-
-    def limit(self, budget: int, tools: int = 0) -> int:
-        """Return the most raw tokens, of which so many are tools, whose upper bound is within a budget."""
-        if self.request_counts is not None:
-            return self.request_counts.limit(budget)
-        return self.calibration.limit(budget, tools)
 
     def cached(self, tokens: int) -> int:
         """Return how many tokens of an unchanged prefix are read from the cache: from 4,096 on, where all models do."""
@@ -435,12 +434,14 @@ class Gemini:
             )
         return Usage(input_tokens=total, cached_tokens=cached)
 
-    def observe(self, count: Count, usage: Usage) -> None:
-        """Learn from a request how far counts can be relied on; nothing from a report of none."""
-        if self.request_counts is not None and count.exactness is self.request_counts.counter.exactness:
-            self.request_counts.observe(count, usage)
-        elif count.tokens > 0 and usage.input_tokens > 0:
-            self.calibration.observe(count.tokens, usage.input_tokens, count.tools)
+
+def _given_fields(raw: Raw) -> Fields | None:
+    """Return the other fields of a part that stand behind it; None for anything else."""
+    match blocks.loaded(raw.json):
+        case {"type": gemini.FIELDS, "fields": dict() as fields}:
+            return fields
+        case _:
+            return None
 
 
 def _named_ids(parts: Sequence[Mapping[str, Any]], kind: str) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, takewhile
@@ -18,7 +18,7 @@ from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, 
 from acms.plan.nodes import Atom
 from acms.plan.tool_groups import is_placeholder, joined
 from acms.ports import RequestCounter, TokenCounter
-from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
+from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool
 from acms.providers.codecs.calibration import Calibration
 from acms.providers.codecs.framing import (
     KEY_CHARS,
@@ -30,7 +30,7 @@ from acms.providers.codecs.framing import (
     published,
     thawed,
 )
-from acms.providers.codecs.request_count import request_counts
+from acms.providers.codecs.request_count import CountingCodec, request_counts
 from acms.providers.tokens import token_counter
 from acms.text.chat_messages import ORPHAN, wrap
 
@@ -112,7 +112,7 @@ WRITES = 3
 Note = Callable[[str], object]
 
 
-class OpenAICodec(ABC):
+class OpenAICodec(CountingCodec):
     """A codec of OpenAI: everything but the form of the payload."""
 
     #: The format, the longest id of a tool call, and whose items are sent verbatim.
@@ -409,23 +409,6 @@ class OpenAICodec(ABC):
         exactness = Exactness.ESTIMATE if estimated else Exactness.CALIBRATED
         return Count(tokens=raw, exactness=exactness, upper_bound=upper, tools=tools)
 
-    @abstractmethod
-    def count(self, payload: Mapping[str, Json]) -> Count:
-        """Count a payload from scratch."""
-
-    async def count_request(self, payload: Mapping[str, Json]) -> Count:
-        """Count a payload by the request counter, or as `count` does if there is none."""
-        raw = self.count(payload)
-        return (
-            raw if self.request_counts is None else await self.request_counts.count(payload, raw, self.model)
-        )
-
-    def limit(self, budget: int, tools: int = 0) -> int:
-        """Return the most raw tokens, of which so many are tools, whose upper bound is within a budget."""
-        if self.request_counts is not None:
-            return self.request_counts.limit(budget)
-        return budget if self._bound else self.calibration.limit(budget, tools)
-
     def cached(self, tokens: int) -> int:
         """Return how many tokens of an unchanged prefix are read from the prompt cache.
 
@@ -434,20 +417,6 @@ class OpenAICodec(ABC):
         if tokens < 1_024 or not self.known.caches:
             return 0
         return tokens if self.known.breakpoints else tokens - tokens % 128
-
-    def observe(self, count: Count, usage: Usage) -> None:
-        """Learn what a request took.
-
-        Where counts follow the published recipe one report above them ends the trust in it.
-        """
-        if count.tokens < 1 or usage.input_tokens < 1:
-            return
-        if self.request_counts is not None and count.exactness is self.request_counts.counter.exactness:
-            self.request_counts.observe(count, usage)
-            return
-        self.calibration.observe(count.tokens, usage.input_tokens, count.tools)
-        if usage.input_tokens > count.tokens:
-            self._bound = False
 
     def diagnosed(self, payload: Mapping[str, Json], previous: str | None) -> dict[str, Json]:
         """Return the payload as it was; see `Codec.diagnosed`."""

@@ -97,7 +97,7 @@ class OpenAIResponses(OpenAICodec):
 
     def _belongs_to_tool(self, raw: Raw, behind: Sequence[Part]) -> bool:
         rest = rest_of_item(raw)
-        return rest is not None and (rest["type"] in _FUNCTION or is_native(rest["type"]))
+        return rest is not None and (rest["type"] in _FUNCTION or native_items.is_tool_rest(rest))
 
     def _laid(
         self, messages: Sequence[PromptMessage], note: openai_base.Note
@@ -111,7 +111,7 @@ class OpenAIResponses(OpenAICodec):
     def _part_cost(self, part: Part) -> int:
         cost = super()._part_cost(part)
         rest = rest_of_item(part)
-        if rest is None or rest["type"] in _FUNCTION:
+        if rest is None or rest["type"] in _FUNCTION or "call_id" in rest:
             return cost
         if native_items.form_of_call(rest["type"]) is not None:
             return cost + NATIVE
@@ -280,7 +280,7 @@ def _understood(message: PromptMessage, note: openai_base.Note) -> PromptMessage
             isinstance(part, Raw)
             and part.vendor != _VENDOR
             and told
-            and (item.get("type", "message") in _UNDERSTOOD or is_native(item["type"]))
+            and (native_items.is_understood(item) or is_native(item.get("type")))
         ):
             continue  # an Agents SDK item beside the parts that were read from it
         elif _faulty(item):
@@ -488,7 +488,9 @@ def _native_pair(
     told = {
         name: value for name, value in (given or {}).items() if name != "id" or RESULTS.get(kind) in NEEDS_ID
     }
-    called = native_items.write_call(call, kept) if is_native(kind) else None
+    called = (
+        native_items.write_call(call, kept) if rest is not None and native_items.is_tool_rest(rest) else None
+    )
     answered = native_items.write_result(result, media, kind, told) if called is not None else None
     if called is not None and kind not in CALLS and result.output == NO_RESULT:
         return _read(called).parts, ()
@@ -566,7 +568,7 @@ def _written_call(call: ToolCall, rest: Mapping[str, Json] | None) -> dict[str, 
 def _written_result(
     result: ToolResult, media: Sequence[Media], rest: Mapping[str, Json] | None
 ) -> dict[str, Json]:
-    called = None if rest is None else native_items.call_of_result(rest["type"])
+    called = None if rest is None else native_items.call_of_result(rest["type"]) or ""
     item = None if called is None else native_items.write_result(result, media, called, rest or {})
     return item or {"type": "function_call_output", "call_id": result.call_id, "output": result.output}
 
@@ -609,7 +611,7 @@ def _read(item: Mapping[str, Json]) -> PromptMessage:
         case {"type": "function_call_output", "call_id": call_id, "output": output, **more}:
             kept = _rest("function_call_output", more, "id", "status", "type")
             return PromptMessage(role=Role.TOOL, parts=(*_output(call_id, output), *kept))
-        case {"type": str(kind)} if is_native(kind):
+        case {"type": str(kind)} if is_native(kind) or "call_id" in item:
             parts = _read_native(item)
             if parts:
                 role = Role.TOOL if isinstance(parts[0], ToolResult) else Role.ASSISTANT

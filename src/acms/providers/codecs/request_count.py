@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from statistics import median
 
 from acms.model import Json
 from acms.ports import RequestCounter
-from acms.prompt_types import Count, Usage
+from acms.prompt_types import Count, Exactness, Usage
+from acms.providers.codecs.calibration import Calibration
 
-__all__ = ["RequestCounts", "request_counts"]
+__all__ = ["CountingCodec", "RequestCounts", "request_counts"]
 
 _RECENT = 16
 """Requests whose ratio of counted to raw tokens predicts that of the next one."""
@@ -55,3 +57,42 @@ def request_counts(counter: RequestCounter | None) -> RequestCounts | None:
     if counter is None or not getattr(counter, "counts_requests", True):
         return None
     return RequestCounts(counter)
+
+
+class CountingCodec(ABC):
+    """The part of a codec that compares raw tokens with budgets and learns from reports."""
+
+    model: str
+    #: What was learnt of this model's counts; keep its `state` to continue with it.
+    calibration: Calibration
+    request_counts: RequestCounts | None
+    #: Whether raw tokens are an upper bound without calibration.
+    _bound: bool = False
+
+    @abstractmethod
+    def count(self, payload: Mapping[str, Json]) -> Count:
+        """Count a payload from scratch; `tokens` are raw ones, a budget is compared with the upper bound."""
+
+    async def count_request(self, payload: Mapping[str, Json]) -> Count:
+        """Count a payload by the request counter, or as `count` does if there is none."""
+        raw = self.count(payload)
+        if self.request_counts is None:
+            return raw
+        return await self.request_counts.count(payload, raw, self.model)
+
+    def limit(self, budget: int, tools: int = 0) -> int:
+        """Return the most raw tokens, of which so many are tools, whose upper bound is within a budget."""
+        if self.request_counts is not None:
+            return self.request_counts.limit(budget)
+        return budget if self._bound else self.calibration.limit(budget, tools)
+
+    def observe(self, count: Count, usage: Usage) -> None:
+        """Learn how many tokens a request took; a report above a count ends the trust in uncalibrated counts."""
+        if count.tokens < 1 or usage.input_tokens < 1:
+            return
+        counts = self.request_counts
+        if counts is not None and count.exactness is counts.counter.exactness:
+            counts.observe(count, usage)
+        elif count.exactness is not Exactness.BYTES:
+            self.calibration.observe(count.tokens, usage.input_tokens, count.tools)
+            self._bound = self._bound and usage.input_tokens <= count.tokens

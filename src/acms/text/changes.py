@@ -1,0 +1,64 @@
+"""What calls of tools change in files: of each file its path and the lines that were removed and added."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_PATCH_CALL = re.compile(r"^\w+\((\*\*\* Begin Patch\n.*)", re.MULTILINE | re.DOTALL)
+_JSON_CALL = re.compile(r"^\w+\((\{.*\})\)$", re.MULTILINE)
+_FILE = re.compile(r"^\*\*\* (?:Update|Add|Delete) File: (.+)$", re.MULTILINE)
+_PATHS = ("path", "file_path", "filename")
+_REMOVED = ("old_string", "old_str")
+_ADDED = ("new_string", "new_str", "content", "file_text")
+LONGEST = 240
+"""Characters of a change that are kept: some sixty tokens, a change of two or three lines."""
+
+
+def read_changes(text: str) -> list[str]:
+    """Return one line for each file that the calls in a text change."""
+    if "(" not in text or not ("*** Begin Patch" in text or '"' in text):
+        return []
+    found = [change for patch in _PATCH_CALL.findall(text) for change in _changes_of_patch(patch)]
+    for written in _JSON_CALL.findall(text):
+        try:
+            arguments = json.loads(written)
+        except (ValueError, RecursionError):
+            continue
+        found += _changes_of_call(arguments)
+    return list(dict.fromkeys(found))
+
+
+def _changes_of_patch(patch: str) -> Iterator[str]:
+    """Yield the changes of a patch in the form that Codex and its models write."""
+    pieces = _FILE.split(patch)
+    for path, diff in zip(pieces[1::2], pieces[2::2], strict=True):
+        yield _change(path, _changed_lines(diff))
+
+
+def _changes_of_call(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the changes that the arguments of an editing tool say."""
+    texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
+    for value in texts.values():
+        if value.startswith("*** Begin Patch"):
+            yield from _changes_of_patch(value)
+    path = next((texts[name] for name in _PATHS if name in texts), None)
+    if path is None:
+        return
+    removed = [f"-{line}" for name in _REMOVED for line in texts.get(name, "").splitlines()]
+    added = [f"+{line}" for name in _ADDED for line in texts.get(name, "").splitlines()]
+    changed = [*removed, *added, *_changed_lines(texts.get("diff", ""))]
+    if changed:
+        yield _change(path, changed)
+
+
+def _changed_lines(diff: str) -> list[str]:
+    return [line for line in diff.splitlines() if line[:1] in ("-", "+") and line[1:].strip()]
+
+
+def _change(path: str, lines: list[str]) -> str:
+    """Return a change as one line, without indents."""
+    said = " ".join([f"{line[0]}{' '.join(line[1:].split())}" for line in lines])
+    return f"{path.strip()}: {said or 'the whole file'}"[:LONGEST]
