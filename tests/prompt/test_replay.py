@@ -215,7 +215,9 @@ async def test_facts_and_what_other_sessions_said_are_quoted_too() -> None:
             )
             await session.close_episode("manual")
             await session.wait_pending()
-        prompt = Prompt(codec).recall(one, "Which is our database?", tokens=200, scope="namespace")
+            await session.state(f"backup of {session.session_id}", "vault", "Oslo")
+        question = "Which is our database, and which vault holds the backup?"
+        prompt = Prompt(codec).recall(one, question, tokens=300, scope="namespace")
         rendered = await prompt.render()
         manifest = await again(rendered, one, codec)
         kinds = {(id[0], id.split("_")[1]) for id in manifest.entries}

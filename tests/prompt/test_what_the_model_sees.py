@@ -50,7 +50,7 @@ def test_the_printed_requests_of_the_page_are_those_that_its_blocks_print(
 def _without_ids(text: str) -> str:
     """Mask ids, and figures of a text that holds one: how many tokens an id has depends on its letters."""
     masked = re.sub(r"m_\w+", "m_…", text)
-    return masked if masked == text else re.sub(r"\d+(?= of |,|$| tokens)", "#", masked)
+    return masked if masked == text else re.sub(r"\b\d+(?= of |,|\n| tokens)", "#", masked)
 
 
 async def _chat(session: ACMS, day: int, *turns: tuple[str, str]) -> None:

@@ -16,7 +16,7 @@ from acms.errors import EntryNotFoundError
 from acms.log.facts import facts as facts_of
 from acms.log.facts import valid_times
 from acms.log.in_force import Stale, stale
-from acms.model import Kind, Role, Source, State
+from acms.model import Entry, Kind, Role, Source, State
 from acms.ports import TokenCounter
 from acms.recall.candidates import Offer, Rest, Terms, newest, offer
 from acms.recall.companions import add_companions

@@ -24,6 +24,7 @@ ARGUMENTS = {
     "pin(key, label=\"…\", priority=…)", "acms.kv.open_kv(url)", "open_kv(url)",
     "create_pin_registry(store, namespace=…)",
     "acms.kv.update_entry does so for you", "call cache_hint on the prompt that is rendered", "raise truncate_tokens",
+    "give history(session, …) a session that is opened here",
     "call cache_hint before recall", "build fragments with Prompt() and no codec", "from acms.sync import Prompt",
     '{"truncate_tokens": 1200}',
     'ingest("user", "…")', "recall(…) first, and add the items as messages",

@@ -2627,6 +2627,11 @@ export interface components {
             /** Exclude */
             exclude?: string[];
             /**
+             * Limit
+             * @default null
+             */
+            limit?: number | null;
+            /**
              * Minrelevance
              * @default 0
              */
@@ -2635,15 +2640,21 @@ export interface components {
             query: string;
             /**
              * Scope
-             * @default session
-             * @enum {string}
+             * @default null
              */
-            scope?: "session" | "namespace";
+            scope?: ("session" | "namespace") | null;
             /**
              * Tokens
              * @default null
              */
             tokens?: number | null;
+            /**
+             * Where
+             * @default null
+             */
+            where?: {
+                [key: string]: unknown;
+            } | null;
         };
         /**
          * RecallStep
@@ -2669,6 +2680,11 @@ export interface components {
              */
             keep?: "turns" | "turn";
             /**
+             * Limit
+             * @default null
+             */
+            limit?: number | null;
+            /**
              * Minrelevance
              * @default 0
              */
@@ -2679,10 +2695,9 @@ export interface components {
             query: string;
             /**
              * Scope
-             * @default session
-             * @enum {string}
+             * @default null
              */
-            scope?: "session" | "namespace";
+            scope?: ("session" | "namespace") | null;
             /**
              * @default {
              *       "contextId": null,
@@ -2702,6 +2717,13 @@ export interface components {
              * @enum {string}
              */
             type: "recall";
+            /**
+             * Where
+             * @default null
+             */
+            where?: {
+                [key: string]: unknown;
+            } | null;
         };
         /** @description What the stage of privacy took out of an entry before it was shown. */
         Redaction: {

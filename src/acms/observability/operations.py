@@ -203,6 +203,10 @@ def error_type(error: BaseException) -> str:
     return error.code if isinstance(error, ACMSError) else type(error).__qualname__
 
 
+RECORDED_AS = {"recall_for_prompt": "recall"}
+"""Verbs that are recorded under the name of another one: to whoever watches they are the same."""
+
+
 def traced(cls: C) -> C:
     """Record every verb of a class: its public coroutines."""
     for name, call in list(vars(cls).items()):
@@ -213,7 +217,7 @@ def traced(cls: C) -> C:
 
 def recorded(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
     """Record a coroutine function under its name; its first argument is the session, or what else it is given."""
-    name = call.__name__
+    name = RECORDED_AS.get(call.__name__, call.__name__)
 
     @wraps(call)
     async def recorded(*args: P.args, **more: P.kwargs) -> R:

@@ -279,7 +279,13 @@ def drop_pieces(section: Section, leaf: Leaf, target: int, codec: Codec) -> None
 def shorten(
     section: Section, leaf: Leaf, target: int, codec: Codec, keep: Keep | None, rule: str, reason: str
 ) -> None:
-    """Cut a unit so that the section fits, or as far as cutting and floors let it."""
+    """Cut a unit so that the section fits, or as far as cutting and floors let it.
+
+    Recalled text keeps its beginning, which says who spoke; where no more is left of it, it is left out.
+    """
+    node = leaf.node
+    recalled = isinstance(node, Composed) and node.kind == "recall"
+    keep = Keep.START if recalled else keep
     room = max(leaf.tokens - (section.used - target), leaf.tokens - leaf.section.spare(), 0)
     for _ in range(3):
         if room >= leaf.tokens:
@@ -287,6 +293,10 @@ def shorten(
         pieces, messages, costs = _shorter(leaf, room, codec, keep)
         cost = sum(costs)
         if cost >= leaf.tokens:
+            return
+        if recalled and not any(": " in piece.text for piece in pieces):
+            if leaf.section.spare() >= leaf.tokens:
+                leaf.leave(rule, "not even its beginning fits")
             return
         if leaf.section.spare() >= leaf.tokens - cost:
             leaf.pieces = pieces

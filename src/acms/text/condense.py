@@ -211,12 +211,9 @@ def condense_arguments(arguments: str, tokens: int, counter: TokenCounter) -> st
     except ValueError:
         value = None
     if isinstance(value, dict | list):
-        plain = (
-            arguments.isascii()
-        )  # then escapes stay, among them halves of characters that no text may hold
 
         def write(size: int) -> str:
-            return json.dumps(_shorten_strings(value, size), ensure_ascii=plain)
+            return _dump(_shorten_strings(value, size))
 
         longest = max(map(len, _strings(value)), default=0)
     else:
@@ -230,6 +227,16 @@ def condense_arguments(arguments: str, tokens: int, counter: TokenCounter) -> st
     )
     written = write(SHORT_STRING + size)
     return written if len(written) < len(arguments) else arguments
+
+
+def _dump(value: Json) -> str:
+    """Return JSON with characters as they are; escaped where one is half a surrogate pair, which no text may hold."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    return text
 
 
 def _shorten_strings(value: Json, size: int) -> Json:
