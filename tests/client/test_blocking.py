@@ -29,7 +29,7 @@ def verbs(of: type) -> dict[str, list[tuple[str, object, object]]]:
     }
 
 
-NEEDS_THE_STORE = {"context_id", "entries", "said", "wait_pending"}
+NEEDS_THE_STORE = {"context_id", "entries", "recall_for_prompt", "said", "wait_pending"}
 """What prompts are built from, and the worker of this process."""
 
 

@@ -29,6 +29,7 @@ from acms.prompt.replay import replay as replayed
 from acms.prompt.replay import shown as messages_of
 from acms.prompt_types import PromptMessage, RenderDetails
 from acms.results import Verdict
+from acms.text.chat_messages import EXCERPTS, MORE_EXCERPTS
 
 if TYPE_CHECKING:
     from acms.prompt.render import Rendered
@@ -433,12 +434,12 @@ def _versions(manifest: Manifest) -> str:
 
 
 def _one_line(message: PromptMessage) -> str:
-    """Return what a message says on one line, calls and results included."""
+    """Return what a message says on one line, calls and results included, without what every recall begins with."""
     said: list[str] = []
     for part in message.parts:
         match part:
             case Words(text):
-                said.append(text)
+                said.append(text.replace(EXCERPTS, "", 1).replace(MORE_EXCERPTS, "", 1))
             case Reasoning(text):
                 said.append(f"({text})")
             case ToolCall(_, name, arguments):

@@ -67,6 +67,7 @@ class View(Door, Reads):
     entries = verb(_view.View.entries)
     context_id = verb(_view.View.context_id)
     said = verb(_view.View.said)
+    recall_for_prompt = verb(_view.View.recall_for_prompt)
 
     def diff(self, other: View | int | str) -> Diff:
         """Return how what is in force differs on another side: another session, or a version or tag of this one."""

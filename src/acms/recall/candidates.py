@@ -245,7 +245,7 @@ class _Past:
         if current and not terms.include_current:
             return "current_episode", "the current episode was not asked for"
         if terms.answers_only and not self._ranking.find_answers(np.array([place]))[0]:
-            return "cutoff", "below a quarter of the best relevance"
+            return "cutoff", self._ranking.why_no_answer(place)
         if one.relevance < terms.min_relevance:
             return "min_relevance", f"below the least relevance of {terms.min_relevance:.2f}"
         if old is not None and not current and not (single and old.spans):

@@ -484,6 +484,7 @@ async def _note(storage: StorageBackend, field: Field, places: Ints) -> None:
 async def recall(reader: Reader, context: str | None, at: int | None, asked: Recall) -> ContextItems:
     """Return the current episode's newest messages and what in the past answers the query (seed 004, steps 2-6)."""
     from acms.recall.ranking import CANDIDATES, SHORT
+    from acms.recall.topic import concerns_others
 
     size = max(CANDIDATES, asked.budget // SHORT) + len(asked.exclude)
     while True:
@@ -492,6 +493,8 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
             found.ranking.keep_all()
         elif not asked.exclude:  # twice what the budget holds is enough to choose from
             found.ranking.keep(2 * asked.budget)
+        if found.field.start and asked.relevant and not concerns_others(found.ranking):
+            found.ranking.close_others()
         if found.field.start and asked.others_whole:
             _hold_others(found, reader.frame, asked.others_whole)
         facts = await beside(reader, found, asked)

@@ -12,6 +12,7 @@ from acms.recall.corpus import Field
 from acms.recall.index import Floats, Ints
 from acms.recall.query import Query
 from acms.recall.scoring import SIGMA, Scores, order_by_cost, score_messages
+from acms.recall.topic import find_content_words
 from acms.recall.vector_score import largest
 from acms.text.tokenizer import function_terms
 
@@ -49,6 +50,8 @@ class Ranking:
         self._companions: dict[int, float] = {}
         #: Places that are shown whatever they answer.
         self._held: frozenset[int] = frozenset()
+        #: Places before this one are of other sessions, which say nothing about the query.
+        self._closed = 0
         #: Places of the candidates, best first.
         self.places = self._find_candidates(size)
 
@@ -93,6 +96,10 @@ class Ranking:
         others = np.setdiff1d(held, self.places)
         self.places = np.concatenate([self.places, others[np.lexsort((others, -self._order[others]))]])
 
+    def close_others(self) -> None:
+        """Let nothing that other sessions say be above the cutoff, but for what is shown whatever it answers."""
+        self._closed = self.field.start
+
     def accompany(self, leaders: Mapping[int, int]) -> None:
         """Let messages be chosen right after others, whatever they are worth themselves; maps each to its leader."""
         scores = self.scores_of(np.array(list(leaders.values()), np.int64))
@@ -123,15 +130,16 @@ class Ranking:
     def on_topic(self) -> NDArray[np.bool_]:
         """Return which messages share a content word with the query, or lie near its meaning.
 
-        The name of a speaker is no content word if there are others: all that somebody says holds it.
+        The name of a speaker is no content word if there are others: all that somebody says holds it. A greeting is
+        about nothing, whatever else holds its words.
         """
-        function = function_terms()
-        said = [pair for pair in zip(self.query.words, self.scores.holders, strict=True) if len(pair[1])]
-        content = [pair for pair in said if pair[0].terms[0] not in function]
-        unnamed = [pair for pair in content if not pair[0].is_name]
         found = np.zeros(len(self.field), bool)
-        for _, holders in unnamed or content or said:
-            found[holders] = True
+        content = find_content_words(self.query)
+        if not content:
+            return found
+        unnamed = [place for place in content if not self.query.words[place].is_name]
+        for place in unnamed or content:
+            found[self.scores.holders[place]] = True
         if self.scores.meaning_own is not None:
             found |= self.scores.meaning_own >= NEAR
         return found
@@ -162,8 +170,16 @@ class Ranking:
         """
         plain = self.scores.plain[places]
         above = (plain.astype(float) >= self.least) | (self.scores.marked[places] > plain)
-        shown = [place in self._companions or place in self._held for place in places.tolist()]
-        return (plain > 0) & above | np.array(shown, bool)
+        beside = [place in self._companions for place in places.tolist()]
+        held = [place in self._held for place in places.tolist()]
+        answers = (plain > 0) & above | np.array(beside, bool)
+        return answers & (places >= self._closed) | np.array(held, bool)
+
+    def why_no_answer(self, place: int) -> str:
+        """Return why a message is below the cutoff."""
+        if place < self._closed:
+            return "the query names nobody who speaks, and no other session says half of what it asks"
+        return "below a quarter of the best relevance"
 
     def relevance(self, place: int) -> float:
         """Return how far a message answers by itself, in [0, 1]."""

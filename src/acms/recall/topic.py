@@ -1,0 +1,79 @@
+"""Topic: the words of a query that say what it is about, and whether other sessions have anything to say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from acms.recall.index import Ints
+from acms.recall.query import Query, QueryWord
+from acms.text.tokenizer import function_terms, primary_term
+
+if TYPE_CHECKING:
+    from acms.recall.ranking import Ranking
+
+HALF = 0.45
+"""Share of what a query asks that an exchange of another session must hold: a little less than half of its words."""
+NEAR = 2
+"""Messages before and after one that belong to its exchange."""
+LOOKED_AT = 64
+"""Best messages of other sessions whose exchanges are looked at."""
+MEANT = 4.0
+"""Standard deviations of meaning from which a message is about the query whatever its words."""
+
+_COURTESIES = """
+    hi hey hello bye goodbye ciao hola hallo salut bonjour morning evening night thanks thank thx merci gracias danke
+    grazie obrigado obrigada please sorry welcome cheers ok okay yes yeah yep yup no nope sure right alright great good
+    nice fine cool perfect awesome wow lol haha hmm well continue go see later ja nein oui non si sí não sim bitte gern
+    gut bien bueno bom
+"""
+
+
+@lru_cache(maxsize=1)
+def _contentless_terms() -> frozenset[int]:
+    """Return the primary terms of words that ask nothing: function words of English, and courtesies."""
+    return function_terms() | frozenset(map(primary_term, _COURTESIES.split()))
+
+
+def find_content_words(query: Query) -> list[int]:
+    """Return the places of the words of a query that say what it is about; none for a greeting or an acknowledgment."""
+    contentless = _contentless_terms()
+    return [place for place, word in enumerate(query.words) if not _is_contentless(word, contentless)]
+
+
+def _is_contentless(word: QueryWord, contentless: frozenset[int]) -> bool:
+    return not word.is_name and word.terms[0] in contentless
+
+
+def concerns_others(ranking: Ranking) -> bool:
+    """Return whether other sessions say something about a query: it names a speaker, or an exchange holds half of it.
+
+    Without that a question about something new would bring whatever shares one of its words.
+    """
+    field, scores = ranking.field, ranking.scores
+    if ranking.query.speakers:
+        return True
+    content = find_content_words(ranking.query)
+    best = ranking.places[ranking.places < field.start][:LOOKED_AT]
+    if not content or not len(best):
+        return False
+    if scores.meaning_own is not None and float(scores.meaning_own[best].max()) >= MEANT:
+        return True
+    return _largest_share(ranking, content, best) >= HALF
+
+
+def _largest_share(ranking: Ranking, content: Sequence[int], best: Ints) -> float:
+    """Return the largest share of the content of a query that the exchange of one of some messages holds."""
+    scores = ranking.scores
+    total = sum(scores.rarities[place] for place in content)
+    first, last = np.maximum(best - NEAR, 0), np.minimum(best + NEAR + 1, ranking.field.start)
+    held = np.zeros(len(best), np.float32)
+    for place in content:
+        holders = scores.holders[place]
+        held += np.float32(scores.rarities[place]) * (
+            holders.searchsorted(first) < holders.searchsorted(last)
+        )
+    return float(held.max()) / (total or 1.0)
