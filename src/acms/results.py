@@ -369,8 +369,7 @@ def spoken(item: ContextItem, day: str | None) -> str:
 
 def is_external(item: ContextItem) -> bool:
     """Return whether an item is a message with text from outside: a page, a mail, a file."""
-    message = item.source is not Source.FACT and item.role is not None
-    return message and item.trust is Origin.EXTERNAL
+    return item.source is not Source.FACT and item.role is not None and item.trust is Origin.EXTERNAL
 
 
 def joined(items: Iterable[ContextItem]) -> str:

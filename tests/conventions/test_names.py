@@ -55,7 +55,7 @@ OTHERWISE = {
     """,
     "noise": "acms_eval.scenarios.pressure.noise_injection",
     "reach": "erasure.erase._reach prompt.summaries.reach prompt.summary_coverage.reach",
-    "said": "acms_eval.nouns.Said prompt.steps.said testing.logs.said view.said integrations.left_out.said",
+    "said": "acms_eval.nouns.Said prompt.steps.said testing.logs.said view.said prompt.selected.said",
     "shown": "prompt.replay.shown",
     "stale": "acms_eval.metrics.stale acms_eval.metrics.stale_anywhere",
     "unit": """

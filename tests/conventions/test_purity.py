@@ -28,7 +28,7 @@ IO = """
     log.known log.policy log.read
     privacy.rules privacy.scan privacy.stage
     prompt.builder prompt.messages prompt.pins prompt.placement_record prompt.prefix_window prompt.render
-    prompt.render_log prompt.replay prompt.resolve prompt.staying prompt.summaries
+    prompt.render_log prompt.replay prompt.resolve prompt.selected prompt.staying prompt.summaries
     recall.embeddings recall.index_cache recall.namespace recall.pipeline recall.reindex recall.uses
     recall.reranker
     write.queue write.retirement write.rewrite write.sync

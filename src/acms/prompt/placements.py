@@ -20,12 +20,15 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from acms.knowledge import DOUBT
 from acms.log.encoding import is_summary, locate
 from acms.log.in_force import Cover, is_sealed, unasked
 from acms.log.native_items import AS_GIVEN
+from acms.log.validity import Period, label_of
 from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, State, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Composed, Piece, Placed
 from acms.ports import Codec, TokenCounter
@@ -33,6 +36,7 @@ from acms.prompt.cache_forecast import hoisted
 from acms.prompt.manifest import Quote, Segment, canonical
 from acms.prompt.manifest_writer import Quotable, fingerprint, joined_text, quoted
 from acms.prompt_types import PromptMessage, Tool
+from acms.recall.pipeline import Gathered
 from acms.results import ContextItem
 from acms.text import condense
 
@@ -286,6 +290,38 @@ def shape(*parts: Json) -> str:
     return sha256(canonical(list(parts)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
+def start_of_exchange(units: Sequence[Atom], start: int, most: int) -> int:
+    """Return the first unit from a start on that does not answer what is no longer shown, `most` at the latest."""
+    while 0 < start < most and units[start].messages[0].role is Role.ASSISTANT:
+        start += 1
+    return start
+
+
+def question_of(lead: Sequence[Atom]) -> str:
+    """Return the message of the user that stands in front of a history; "" when none does."""
+    said = [unit.messages[0] for unit in lead if unit.messages[0].role is Role.USER]
+    return next((one.text for one in reversed(said) if not any(map(is_summary, one.sources))), "")
+
+
+def still_says(shown: str | None, period: Period, entry: Entry, moment: datetime | None) -> bool:
+    """Whether what is shown of an entry tells what has to be told of it by now; None is not shown here.
+
+    A fact that is over is not shown at all, and of a call of a tool and its answer nothing is told.
+    """
+    if entry.kind is Kind.FACT and moment is not None and period.over(moment):
+        return False
+    if shown is None or entry.group is not None or label_of(entry.content):  # written like a label
+        return True
+    if entry.kind is Kind.FACT:
+        return period.doubt in shown and bool(period.doubt) == (DOUBT in shown)
+    return label_of(shown).strip() == period.warning(moment)
+
+
+def label_in_front(entry: Entry, gathered: Gathered) -> str:
+    """Return what is told of what stands in front; nothing of a question, which waits for its answer."""
+    return "" if entry.role is Role.USER else gathered.labels.of(entry)
+
+
 # ── what is shown ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -411,6 +447,22 @@ def _bound(part: Part) -> bool:
         and part.vendor != AS_GIVEN
         and any(f'"{kind}"' in part.json for kind in _REASONING)
     )
+
+
+def reasoned_since(units: Sequence[Atom], began: int) -> list[Atom]:
+    """Return units without the reasoning from before an epoch."""
+    return [without_reasoning(unit) if unit.first <= began else unit for unit in units]
+
+
+def visible_ids(units: Sequence[Atom], blocks: Sequence[Block]) -> frozenset[str]:
+    """Return the ids of the entries that units and blocks show."""
+    found = {id for unit in units for message in unit.messages for id in message.sources}
+    return frozenset(found.union(id for one in blocks for piece in one.pieces for id in piece.sources))
+
+
+def ends_with_call(units: Sequence[Atom]) -> bool:
+    """Return whether the newest unit is a call of a tool with its answer."""
+    return bool(units) and len(units[-1].messages) > 1
 
 
 def woven(units: Sequence[Atom], blocks: Sequence[tuple[int, Composed]]) -> list[Atom | Composed]:

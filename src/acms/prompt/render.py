@@ -43,7 +43,16 @@ from acms.prompt.fit_state import written
 from acms.prompt.manifest import Manifest, Read
 from acms.prompt.manifest_writer import considered, ledger
 from acms.prompt.manifest_writer import written as written_manifest
-from acms.prompt.resolve import Request, Resolved, Resolver, allowed, laid_out, remembering
+from acms.prompt.resolve import (
+    Request,
+    Resolved,
+    Resolver,
+    allowed,
+    cache_marks,
+    laid_out,
+    remembering,
+    unused_hints,
+)
 from acms.prompt.staying import TRIES, Pair, Staying, pair, set_apart
 from acms.prompt.staying import Placed as History
 from acms.prompt.steps import Log, Readable, Recalling, Shrinking, Step, at, replaced
@@ -544,7 +553,7 @@ class _Render:
                     field="messages",
                     options=("add a message that is required, such as user(…)", "raise the budget"),
                 )
-            marks = _marks(placed, tree, resolved, self._tools)
+            marks = cache_marks(placed, tree, resolved, self._tools)
             payload = self._codec.render([one.message for one in placed], tools=self._tools, marks=marks)
             count = await self._count(payload)
             if limit is None or self._budget is None or count.upper_bound <= self._budget:
@@ -586,7 +595,7 @@ class _Render:
         shown = _entry_ids(found.placed)
         told = {id: one for id, one in self._told.items() if id in shown}
         reads = _reads(resolved, self._found.values())
-        warnings = [*_cuts(found.placed), *_unmarked(resolved, found.marks), *self._warnings]
+        warnings = [*_cuts(found.placed), *unused_hints(resolved, found.marks), *self._warnings]
         messages = [one.message for one in found.placed]
         warnings += codec.notes(messages)
 
@@ -761,39 +770,6 @@ def _in_place(one: Placed, recalls: Mapping[str, Recalling]) -> Placed:
     """Return a recalled message that stays where the caller put it, where that is asked for."""
     step = recalls.get(one.path)
     return one if step is None or not step.in_place else one._replace(moves=False)
-
-
-def _marks(
-    placed: Sequence[Placed], tree: Scope, resolved: Resolved, tools: Sequence[Tool]
-) -> tuple[CacheMark, ...]:
-    """Return the cache hints as counts of messages: of what is before them, the beginning that is in one piece.
-
-    Where there is a hint and a log is shown, the end of all that stays is marked too: the next turn reads up to there.
-    """
-    found: list[CacheMark] = []
-    for hint, count in resolved.hints:
-        names = {node.id for node in tree.children[:count] if isinstance(node, Scope)}
-        messages = 0
-        for one in placed:
-            if one.path.split("/", 2)[1] not in names:
-                break
-            messages += 1
-        if messages or tools:
-            found.append(CacheMark(messages=messages, id=hint.id, version=hint.version, ttl=hint.ttl))
-    stays = next((index for index, one in enumerate(placed) if one.moves), len(placed))
-    if found and any(one.first for one in placed[found[-1].messages : stays]):
-        found.append(CacheMark(messages=stays))
-    return tuple(found)
-
-
-def _unmarked(resolved: Resolved, marks: Sequence[CacheMark]) -> list[str]:
-    """Return a warning for each cache hint before which nothing is left."""
-    known = {mark.id for mark in marks}
-    return [
-        f"the cache hint {hint.id!r} marks nothing: all before it was left out"
-        for hint, _ in resolved.hints
-        if hint.id not in known
-    ]
 
 
 def _cuts(placed: Sequence[Placed]) -> list[str]:

@@ -30,6 +30,7 @@ from acms.prompt.steps import (
     SummarisedContent,
     WrittenMessage,
 )
+from acms.prompt_types import CacheMark, Tool
 from acms.recall.pipeline import Gathered
 
 if TYPE_CHECKING:
@@ -364,3 +365,36 @@ def laid_out(placed: Sequence[Placed]) -> tuple[Placed, ...]:
     while 0 < end < len(stable) and stable[end - 1].atom == stable[end].atom:
         end -= 1
     return (*stable[:end], *moving, *stable[end:])
+
+
+def cache_marks(
+    placed: Sequence[Placed], tree: Scope, resolved: Resolved, tools: Sequence[Tool]
+) -> tuple[CacheMark, ...]:
+    """Return the cache hints as counts of messages: of what is before them, the beginning that is in one piece.
+
+    Where there is a hint and a log is shown, the end of all that stays is marked too: the next turn reads up to there.
+    """
+    found: list[CacheMark] = []
+    for hint, count in resolved.hints:
+        names = {node.id for node in tree.children[:count] if isinstance(node, Scope)}
+        messages = 0
+        for one in placed:
+            if one.path.split("/", 2)[1] not in names:
+                break
+            messages += 1
+        if messages or tools:
+            found.append(CacheMark(messages=messages, id=hint.id, version=hint.version, ttl=hint.ttl))
+    stays = next((index for index, one in enumerate(placed) if one.moves), len(placed))
+    if found and any(one.first for one in placed[found[-1].messages : stays]):
+        found.append(CacheMark(messages=stays))
+    return tuple(found)
+
+
+def unused_hints(resolved: Resolved, marks: Sequence[CacheMark]) -> list[str]:
+    """Return a warning for each cache hint before which nothing is left."""
+    known = {mark.id for mark in marks}
+    return [
+        f"the cache hint {hint.id!r} marks nothing: all before it was left out"
+        for hint, _ in resolved.hints
+        if hint.id not in known
+    ]

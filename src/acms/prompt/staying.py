@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from datetime import datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from acms.errors import FitError, SessionNotFoundError
-from acms.knowledge import DOUBT
 from acms.log import summary_levels
 from acms.log.encoding import is_summary
 from acms.log.in_force import Unit, is_sealed
 from acms.log.policy import PRIVATE
 from acms.log.read import cover_at, valid_times_at
 from acms.log.validation import UNNAMED
-from acms.log.validity import Period, label_of
+from acms.log.validity import Period
 from acms.model import Context, Entry, Kind, Role, State
 from acms.plan.nodes import Atom, Composed, Fitted, Piece, Scope, Window
 from acms.ports import Codec, HasRecords
@@ -243,7 +241,10 @@ class Staying:
                 if (row.context if row.context in others else context) != owner:
                     continue
                 period = when.get(row.version, None if row.kind is Kind.FACT else Period())
-                if period is None or not _says(shown.get(row.id), period, self._told[row.id], labels.moment):
+                told = self._told[row.id]
+                if period is None or not placements.still_says(
+                    shown.get(row.id), period, told, labels.moment
+                ):
                     return False
         return True
 
@@ -289,7 +290,7 @@ class Staying:
             placed = await self._go_on(kept, read)
             if placed is not None:
                 return placed
-            before = _reasoned(read.units, kept.began)
+            before = placements.reasoned_since(read.units, kept.began)
         self._began = True
         return await self._begin(before)
 
@@ -302,7 +303,7 @@ class Staying:
         """Add what the newest turn needs behind what was shown; None when it does not fit."""
         if not self._same_labels(kept, read):
             return None
-        sized = self._outputs_since(kept, read, _reasoned(read.units, kept.began))
+        sized = self._outputs_since(kept, read, placements.reasoned_since(read.units, kept.began))
         if sized is None:
             return None
         units, outputs = sized
@@ -340,7 +341,7 @@ class Staying:
     async def _begin(self, before: Sequence[Atom]) -> Placed:
         """Begin an epoch: the newest messages, and what answers now; `before` is what one that cannot go on showed."""
         read = await self._with_instructions(await self._read_newest())
-        whole_units = _reasoned(read.units, read.gathered.version)
+        whole_units = placements.reasoned_since(read.units, read.gathered.version)
         units, outputs = self._outputs(read, whole_units)
         costs = [self._cost([unit]) for unit in units]
         start = self._start(read, units, costs)
@@ -359,7 +360,9 @@ class Staying:
             most = room
         start, found = self._filled(units, costs, start, most, found)
         older = tuple(units[:start])
-        read = read._replace(units=self._sized(whole_units[start:], outputs, _question_of(read.lead)))
+        read = read._replace(
+            units=self._sized(whole_units[start:], outputs, placements.question_of(read.lead))
+        )
         place = self._turn(read.lead, read.units)
         blocks = () if self._recall is None else (self._block(read, read.units, place, found),)
         whole = start == 0 and read.whole
@@ -425,7 +428,7 @@ class Staying:
         None where the newest output is shown by less than half of what a new epoch would show of it.
         """
         known = dict(kept.outputs)
-        question = _question_of(read.lead)
+        question = placements.question_of(read.lead)
         short, tokens = self._condensed(units, known, question)
         new = [place for place, unit in enumerate(units) if unit.first in tokens and unit.first not in known]
         new = [place for place in new if units[place].first > kept.began]
@@ -513,7 +516,7 @@ class Staying:
             while earlier and costs[earlier - 1] <= left:
                 earlier -= 1
                 left -= costs[earlier]
-            earlier = _start_of_exchange(units, earlier, start)
+            earlier = placements.start_of_exchange(units, earlier, start)
             if earlier == start:
                 return start, found
             start = earlier
@@ -551,7 +554,9 @@ class Staying:
         turn = min(placements.turn(units, asked=self._asked), max(0, len(units) - 1))
         own = sum(costs[turn:])
         most = room if turn == len(units) - 1 or own <= room * placements.OWN else int(room * placements.HALF)
-        return _start_of_exchange(units, placements.newest(costs, int(room * share), most, turn), turn)
+        return placements.start_of_exchange(
+            units, placements.newest(costs, int(room * share), most, turn), turn
+        )
 
     def _with_question(self, read: Read, older: Sequence[Atom], costs: Sequence[int]) -> Read:
         """Put what the newest turn began with in front, when it is older than what is shown."""
@@ -590,7 +595,7 @@ class Staying:
                     "retract them, and write them into the prompt with system(…)",
                 ),
             )
-        shown = _sources(units, ())
+        shown = placements.visible_ids(units, ())
         return read._replace(
             units=[unit for unit in read.units if shown.isdisjoint(unit.messages[0].sources)],
             lead=[*units, *read.lead],
@@ -657,7 +662,11 @@ class Staying:
             gathered = await self._session.said(budget=wanted)
             told = gathered.labels.by_id(gathered.units)
             units = self._atoms(gathered.units, told)
-            begun = placements.turn(units, asked=self._asked) < len(units) or self._asked or not _calls(units)
+            begun = (
+                placements.turn(units, asked=self._asked) < len(units)
+                or self._asked
+                or not placements.ends_with_call(units)
+            )
             far = wanted > placements.FAR * self._room
             filled = self._cost(self._sized(units, {})) > self._room
             if gathered.whole or far or (filled and begun):
@@ -697,7 +706,7 @@ class Staying:
         """Return what stands in front with its label; a summary by the one of its texts that has so many tokens."""
         level = next((one for one in summary_levels.of(entry) if one.tokens == tokens), None)
         shown = entry if level is None else summary_levels.at_level(entry, level)
-        told = {entry.id: _label_in_front(entry, gathered)}
+        told = {entry.id: placements.label_in_front(entry, gathered)}
         (unit,) = content.atoms([Unit((shown,))], self._session.counter.name, self._codec.vendors, told)
         self._told[entry.id] = entry
         return unit
@@ -708,15 +717,15 @@ class Staying:
 
     def _labels_in(self, read: Read) -> dict[str, str]:
         """Return what is told of the history that is shown, by id."""
-        front = {id: _label_in_front(self._told[id], read.gathered) for id, _ in read.levels}
-        found = {id: read.told.get(id, "") for id in _sources(read.units, ())} | front
+        front = {id: placements.label_in_front(self._told[id], read.gathered) for id, _ in read.levels}
+        found = {id: read.told.get(id, "") for id in placements.visible_ids(read.units, ())} | front
         return {id: label for id, label in found.items() if label}
 
     def _same_labels(self, kept: Placements, read: Read) -> bool:
         """Return whether of all that is still shown the same is told: else it would be sent again changed."""
         if not kept.labels and not read.gathered.labels.times:
             return True
-        shown = _sources([*read.lead, *read.units], ())
+        shown = placements.visible_ids([*read.lead, *read.units], ())
         return self._labels_in(read) == {id: label for id, label in kept.labels if id in shown}
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -769,38 +778,9 @@ class Staying:
         return found
 
 
-def _reasoned(units: Sequence[Atom], began: int) -> list[Atom]:
-    """Return units without the reasoning from before an epoch."""
-    return [placements.without_reasoning(unit) if unit.first <= began else unit for unit in units]
-
-
 def _level(unit: Atom) -> tuple[str, int]:
     """Return a message that stands in front, whole, as it is kept."""
     return unit.messages[0].sources[0], 0
-
-
-def _start_of_exchange(units: Sequence[Atom], start: int, most: int) -> int:
-    """Return the first unit from a start on that does not answer what is no longer shown, `most` at the latest."""
-    while 0 < start < most and units[start].messages[0].role is Role.ASSISTANT:
-        start += 1
-    return start
-
-
-def _question_of(lead: Sequence[Atom]) -> str:
-    """Return the message of the user that stands in front of a history; "" when none does."""
-    said = [unit.messages[0] for unit in lead if unit.messages[0].role is Role.USER]
-    return next((one.text for one in reversed(said) if not any(map(is_summary, one.sources))), "")
-
-
-def _calls(units: Sequence[Atom]) -> bool:
-    """Return whether the newest unit is a call of a tool with its answer."""
-    return bool(units) and len(units[-1].messages) > 1
-
-
-def _sources(units: Sequence[Atom], blocks: Sequence[Block]) -> frozenset[str]:
-    """Return the ids of the entries that units and blocks show."""
-    found = {id for unit in units for message in unit.messages for id in message.sources}
-    return frozenset(found.union(id for one in blocks for piece in one.pieces for id in piece.sources))
 
 
 def _without(kept: Placements, placed: Placed, lost: AbstractSet[str]) -> Placements:
@@ -808,7 +788,7 @@ def _without(kept: Placements, placed: Placed, lost: AbstractSet[str]) -> Placem
     left = [
         node
         for node in placed.nodes
-        if isinstance(node, Atom) and node.first and lost.isdisjoint(_sources([node], ()))
+        if isinstance(node, Atom) and node.first and lost.isdisjoint(placements.visible_ids([node], ()))
     ]
     blocks = [
         one._replace(pieces=tuple([piece for piece in one.pieces if lost.isdisjoint(piece.sources)]))
@@ -820,22 +800,3 @@ def _without(kept: Placements, placed: Placed, lost: AbstractSet[str]) -> Placem
         lead=tuple([one for one in kept.lead if one[0] not in lost]),
         blocks=tuple(blocks),
     )
-
-
-def _label_in_front(entry: Entry, gathered: Gathered) -> str:
-    """Return what is told of what stands in front; nothing of a question, which waits for its answer."""
-    return "" if entry.role is Role.USER else gathered.labels.of(entry)
-
-
-def _says(shown: str | None, period: Period, entry: Entry, moment: datetime | None) -> bool:
-    """Whether what is shown of an entry tells what has to be told of it by now; None is not shown here.
-
-    A fact that is over is not shown at all, and of a call of a tool and its answer nothing is told.
-    """
-    if entry.kind is Kind.FACT and moment is not None and period.over(moment):
-        return False
-    if shown is None or entry.group is not None or label_of(entry.content):  # written like a label
-        return True
-    if entry.kind is Kind.FACT:
-        return period.doubt in shown and bool(period.doubt) == (DOUBT in shown)
-    return label_of(shown).strip() == period.warning(moment)

@@ -37,7 +37,7 @@ from acms.recall.planner import (
     telling,
 )
 from acms.recall.request import Markers, Ranked, Reader, Recall
-from acms.recall.selection import capped, limit_asides, share
+from acms.recall.selection import capped, limit_neighbours, share
 from acms.results import Certainty, ContextItem, ContextItems
 from acms.runtime.threads import EACH, driven, off_loop
 
@@ -493,8 +493,10 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
             found.ranking.keep_all()
         elif not asked.exclude:  # twice what the budget holds is enough to choose from
             found.ranking.keep(2 * asked.budget)
-        if found.field.start and asked.relevant and not concerns_others(found.ranking):
-            found.ranking.close_others()
+        if asked.relevant and found.field.start:
+            ranking = found.ranking
+            if not concerns_others(found.field, ranking.query, ranking.scores, ranking.places):
+                ranking.close_others()
         if found.field.start and asked.others_whole:
             _hold_others(found, reader.frame, asked.others_whole)
         facts = await beside(reader, found, asked)
@@ -576,8 +578,8 @@ def plan_recall(
         offered = yield from reranked(offered, question, warnings)
 
     if asked.relevant:
-        past, asides = limit_asides(offered.past, asked.budget)
-        offered = replace(offered, past=past, rejected=[*offered.rejected, *asides])
+        past, neighbours = limit_neighbours(offered.past, asked.budget)
+        offered = replace(offered, past=past, rejected=[*offered.rejected, *neighbours])
 
     def choose(limit: int) -> list[Choice]:
         found = share(offered.past, offered.current, limit, asked.floor, asked.external_share)

@@ -14,7 +14,7 @@ EXCERPT = 0.5
 """A unit larger than this share of the budget may be shown as an excerpt when it does not fit."""
 EXCERPTS = 3
 """Best candidates that may be shown as an excerpt."""
-ASIDES = 0.05
+NEIGHBOURS = 0.05
 """Share of a budget for what is above the cutoff only because it stands beside something that answers."""
 RESULT = 0.125
 """A tool call whose answers are larger than this share of the budget is shown with what in them answers."""
@@ -103,25 +103,25 @@ def share(
     return found + [choice for choice in shown if choice is not None]
 
 
-def limit_asides(past: Sequence[Candidate], budget: int) -> tuple[Sequence[Candidate], Sequence[Choice]]:
+def limit_neighbours(past: Sequence[Candidate], budget: int) -> tuple[Sequence[Candidate], Sequence[Choice]]:
     """Return what is about the query and the best of what stands next to it, and the choice to leave out the rest.
 
     A message without a content word of the query, or its meaning, is only worth its tokens as the other half of an
     exchange: such messages have a small share of the budget together.
     """
-    asides = sorted([one for one in past if one.distance], key=best_first)
-    left = int(ASIDES * budget)
+    neighbours = sorted([one for one in past if one.distance], key=best_first)
+    left = int(NEIGHBOURS * budget)
     gone: dict[int, Choice] = {}
-    for one in asides:
+    for one in neighbours:
         if one.distance == 1 and one.tokens <= left:
             left -= one.tokens
             continue
         reason = (
-            f"next to a message about the query, but not about it: such messages may take {ASIDES:.0%} of the budget"
+            f"next to a message about the query, but not about it: such ones may take {NEIGHBOURS:.0%} of the budget"
             if one.distance == 1
             else "neither it nor the message before or after it is about the query"
         )
-        gone[id(one)] = Choice(one, False, "aside", reason)
+        gone[id(one)] = Choice(one, False, "neighbour", reason)
     return [one for one in past if id(one) not in gone], list(gone.values())
 
 

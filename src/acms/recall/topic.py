@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from acms.recall.corpus import Field
 from acms.recall.index import Ints
 from acms.recall.query import Query, QueryWord
+from acms.recall.scoring import Scores
 from acms.text.tokenizer import function_terms, primary_term
-
-if TYPE_CHECKING:
-    from acms.recall.ranking import Ranking
 
 HALF = 0.45
 """Share of what a query asks that an exchange of another session must hold: a little less than half of its words."""
@@ -48,28 +46,27 @@ def _is_contentless(word: QueryWord, contentless: frozenset[int]) -> bool:
     return not word.is_name and word.terms[0] in contentless
 
 
-def concerns_others(ranking: Ranking) -> bool:
+def concerns_others(field: Field, query: Query, scores: Scores, places: Ints) -> bool:
     """Return whether other sessions say something about a query: it names a speaker, or an exchange holds half of it.
 
-    Without that a question about something new would bring whatever shares one of its words.
+    Without that a question about something new would bring whatever shares one of its words. `places` are the
+    candidates, best first.
     """
-    field, scores = ranking.field, ranking.scores
-    if ranking.query.speakers:
+    if query.speakers:
         return True
-    content = find_content_words(ranking.query)
-    best = ranking.places[ranking.places < field.start][:LOOKED_AT]
+    content = find_content_words(query)
+    best = places[places < field.start][:LOOKED_AT]
     if not content or not len(best):
         return False
     if scores.meaning_own is not None and float(scores.meaning_own[best].max()) >= MEANT:
         return True
-    return _largest_share(ranking, content, best) >= HALF
+    return _largest_share(scores, content, best, field.start) >= HALF
 
 
-def _largest_share(ranking: Ranking, content: Sequence[int], best: Ints) -> float:
+def _largest_share(scores: Scores, content: Sequence[int], best: Ints, end: int) -> float:
     """Return the largest share of the content of a query that the exchange of one of some messages holds."""
-    scores = ranking.scores
     total = sum(scores.rarities[place] for place in content)
-    first, last = np.maximum(best - NEAR, 0), np.minimum(best + NEAR + 1, ranking.field.start)
+    first, last = np.maximum(best - NEAR, 0), np.minimum(best + NEAR + 1, end)
     held = np.zeros(len(best), np.float32)
     for place in content:
         holders = scores.holders[place]
