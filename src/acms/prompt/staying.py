@@ -146,7 +146,6 @@ class Staying:
         self._result = result
         #: Whether the caller wrote a message of the user behind it.
         self._asked = asked
-        #: Whether functions are offered.
         self._tools = tools
         #: Of the record: it says the shape of the prompt.
         self._name = name
@@ -733,8 +732,7 @@ class Staying:
     @property
     def _own_logs(self) -> set[str]:
         """Ids of the log and of those it was forked from."""
-        context = self._context
-        return set() if context is None else {context.id, *(owner for owner, _ in context.lineage)}
+        return {self._context.id, *(owner for owner, _ in self._context.lineage)} if self._context else set()
 
     @property
     def _depth(self) -> int:
