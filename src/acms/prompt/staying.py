@@ -591,7 +591,7 @@ class Staying:
                 where="prompt/history",
                 options=(
                     f"raise the budget by {needed - most}",
-                    "retract them, and write them into the prompt with system(…)",
+                    "retract some of them",
                 ),
             )
         shown = placements.visible_ids(units, ())
