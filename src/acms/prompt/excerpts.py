@@ -7,10 +7,11 @@ A first line says what the block is. Nothing in an excerpt can close the block o
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 
 from acms.log.encoding import locate
-from acms.model import Role, Source, Text, ToolCall, ToolResult
+from acms.model import Role, Source, Text, ToolCall
 from acms.plan.nodes import Composed, Piece
 from acms.ports import Codec
 from acms.prompt_types import SEPARATOR, PromptMessage, paragraph, speak
@@ -19,8 +20,10 @@ from acms.text import chat_messages
 from acms.text.tokenizer import terms, words
 
 TOOL_CALL = "tool call"
-"""Under what name a call of a tool stands, with its result behind an arrow."""
+"""Speaker of a tool call; its results follow an arrow."""
 ARROW = "→"
+STATEMENT = 60
+"""Different words of a message that a fact may repeat, at most: a longer text holds many words by chance."""
 
 _BEGIN = datetime.min.replace(tzinfo=UTC)
 
@@ -29,21 +32,21 @@ def write_pieces(items: Sequence[ContextItem], own: Collection[str], *, counted:
     """Return recalled items as pieces in their order; a tool call and its results are one.
 
     `own` are the logs of the conversation: its own, and those it was forked from. If some items are from others, each
-    says where it is from. `counted` says that the tokens of the items are those of the codec.
+    names its session. `counted` says that the tokens of the items are those of the codec.
     """
     items = _oldest_first(items)
     places = [None if _is_own(item, own) else f"session {item.session_id}" for item in items]
     if any(places):
         places = [place or "this session" for place in places]
     found: list[Piece] = []
-    group: str | None = None
+    group: tuple[str, str] | None = None
     for item, place in zip(items, places, strict=True):
         if not item.content:
             continue
-        if group is not None and item.group == group and found:
+        if item.group is not None and group == _group_of(item):
             found[-1] = _add_result(found[-1], item)
             continue
-        group = item.group
+        group = None if item.group is None else _group_of(item)
         text = chat_messages.inside(_write(item, place), chat_messages.RECALLED)
         plain = counted and text == speak(item.speaker, item.content)
         tokens = item.token_count if plain else None
@@ -52,29 +55,40 @@ def write_pieces(items: Sequence[ContextItem], own: Collection[str], *, counted:
 
 
 def _oldest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
-    """Return messages of all sessions in order of time behind what is known and summaries; tool calls stay together."""
-    began: dict[str, datetime] = {}
+    """Return facts and summaries, then messages of all sessions by time; tool calls stay together."""
+    began: dict[tuple[str, str], datetime] = {}
     for item in items:
         if item.group is not None:
-            began.setdefault(item.group, item.created_at)
+            began.setdefault(_group_of(item), item.created_at)
 
     def key(item: ContextItem) -> tuple[bool, datetime]:
         said = item.source is not Source.FACT and item.role is not None
-        when = item.created_at if item.group is None else began[item.group]
+        when = item.created_at if item.group is None else began[_group_of(item)]
         return said, when if said else _BEGIN
 
     return sorted(items, key=key)
 
 
+def _group_of(item: ContextItem) -> tuple[str, str]:
+    """Return the log of a tool call and its name there."""
+    owner = locate(item.id)
+    return ("" if owner is None else owner[0], item.group or "")
+
+
 def drop_repeated_facts(items: Sequence[ContextItem]) -> list[ContextItem]:
-    """Return recalled items without facts all of whose words stand in a message among them."""
-    said = [set(terms(words(item.content))) for item in items if item.source is not Source.FACT]
-    return [
-        item
+    """Drop facts whose words all occur in one short message that is recalled too."""
+    said = [
+        words_said
         for item in items
-        if item.source is not Source.FACT
-        or not any(words_said.issuperset(terms(words(item.content))) for words_said in said)
+        if item.source is not Source.FACT and item.group is None
+        if len(words_said := set(terms(words(item.content)))) <= STATEMENT
     ]
+    return [item for item in items if item.source is not Source.FACT or not _is_said(item, said)]
+
+
+def _is_said(fact: ContextItem, said: Sequence[AbstractSet[int]]) -> bool:
+    found = set(terms(words(fact.content)))
+    return len(found) > 1 and any(found <= one for one in said)
 
 
 def _is_own(item: ContextItem, own: Collection[str]) -> bool:
@@ -94,14 +108,16 @@ def _only_calls(item: ContextItem) -> bool:
 
 
 def _add_result(call: Piece, item: ContextItem) -> Piece:
-    """Return a tool call with one more of its results, in the same line if that is the first one and short."""
-    results = [part for part in item.parts if isinstance(part, ToolResult)]
+    """Return a tool call with one more of its results behind an arrow: in its line if both are one line."""
     said = chat_messages.inside(paragraph("", item.content), chat_messages.RECALLED)
-    gap = "\n" if "\n" in call.text + said else " "
-    text = f"{call.text}{gap}{ARROW} {said}" if results or item.role is Role.TOOL else f"{call.text}\n{said}"
+    outside = "(external text) " if is_external(item) else ""
+    gap = "\n" if "\n" in call.text + said or ARROW in call.text else " "
     tokens = None if call.tokens is None else call.tokens + item.token_count
     return call._replace(
-        text=text, rank=max(call.rank, item.score), sources=(*call.sources, item.id), tokens=tokens
+        text=f"{call.text}{gap}{ARROW} {outside}{said}",
+        rank=max(call.rank, item.score),
+        sources=(*call.sources, item.id),
+        tokens=tokens,
     )
 
 

@@ -727,7 +727,7 @@ def _newest_cut(placed: History) -> list[str]:
     shown = () if newest is None else [id for message in newest.messages for id in message.sources]
     found = {id: placed.condensed[id] for id in shown if id in placed.condensed}
     return [
-        f"of the newest tool call {kept:,} of {whole:,} tokens of {id} are shown"
+        f"newest tool call: {kept:,} of {whole:,} tokens of {id} are shown"
         for id, (whole, kept) in found.items()
     ]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from math import ceil
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from acms.log.policy import PRIVATE
 from acms.log.read import cover_at, valid_times_at
 from acms.log.validation import UNNAMED
 from acms.log.validity import Period
-from acms.model import Context, Entry, Kind, Role, State
+from acms.model import Context, Entry, Kind, State
 from acms.plan.nodes import Atom, Composed, Fitted, Piece, Scope, Window
 from acms.ports import Codec, HasRecords
 from acms.prompt import excerpts, placements
@@ -30,10 +31,10 @@ from acms.prompt.placement_record import PlacementRecord
 from acms.prompt.placements import Block, Placements
 from acms.prompt.resolve import MARGIN, LogRead
 from acms.prompt.steps import Fixed, Log, Readable, Recalling, Shrinking, Step
+from acms.prompt.tool_outputs import CallCutter
 from acms.recall.pipeline import Gathered, instructions
 from acms.recall.planner import SUMMARIES_SHARE
 from acms.results import ContextItems
-from acms.text.condense import find_level
 
 TRIES = 3
 """How often a placement is made anew when another process stored one meanwhile."""
@@ -142,8 +143,7 @@ class Staying:
         self._codec = codec
         #: Raw tokens for all of it.
         self._room = room
-        #: Tokens of a tool's output that is shown condensed: the first time, and so until the next epoch.
-        self._result = result
+        self._calls = CallCutter(codec, room=room, result=result)
         #: Whether the caller wrote a message of the user behind it.
         self._asked = asked
         self._tools = tools
@@ -157,8 +157,6 @@ class Staying:
         self._record: PlacementRecord | None = None
         self._was: Placements | None = None
         self._items: dict[tuple[int, bool], ContextItems] = {}
-        #: Of the calls whose outputs are shown condensed, by version: tokens of each message, whole and as shown.
-        self._short: dict[int, dict[str, tuple[int, int]]] = {}
         #: What the caller should know about the placement that was made last, see `warnings`.
         self._notes: list[str] = []
         #: Whether an epoch begins in any case, and whether one began.
@@ -360,7 +358,7 @@ class Staying:
         start, found = self._filled(units, costs, start, most, found)
         older = tuple(units[:start])
         read = read._replace(
-            units=self._sized(whole_units[start:], outputs, placements.question_of(read.lead))
+            units=self._calls.cut(whole_units[start:], outputs, placements.question_of(read.lead))
         )
         place = self._turn(read.lead, read.units)
         blocks = () if self._recall is None else (self._block(read, read.units, place, found),)
@@ -389,10 +387,10 @@ class Staying:
         room, others of the turn what is left of half of it; the rest is condensed.
         """
         room = self._room - self._cost(read.lead)
-        short, tokens = self._condensed(units, {})
+        short, tokens = self._calls.condense(units, {})
         if read.whole and self._cost(units) <= room:
             tokens = dict.fromkeys(tokens, self._room)
-            return self._sized(units, tokens), tokens
+            return self._calls.cut(units, tokens), tokens
         last = len(units) - 1
         turn = min(placements.turn(units, asked=self._asked), max(0, last))
         own = self._cost(short[turn:])
@@ -405,18 +403,9 @@ class Staying:
             if place == last:  # all of the turn but its question may go for it
                 asking = self._cost([units[turn]]) if turn < last else 0
                 left = max(left, int((room - asking) * placements.NEWEST_RESULT))
-            tokens[unit.first] = self._tokens_within(unit, left)
-            own = besides + self._cost(self._sized([unit], tokens))
-        return self._sized(units, tokens), tokens
-
-    def _tokens_within(self, unit: Atom, room: int) -> int:
-        """Return the tokens that each output of a call may have so that the call takes no more than a room."""
-        counter = self._codec.counter
-        whole = self._cost([unit])
-        if whole <= room:
-            return self._room
-        costs = placements.variable_costs(unit, counter)
-        return max(self._result, find_level(costs, room - (whole - sum(costs))))
+            tokens[unit.first] = self._calls.tokens_within(unit, left)
+            own = besides + self._cost(self._calls.cut([unit], tokens))
+        return self._calls.cut(units, tokens), tokens
 
     def _outputs_since(
         self, kept: Placements, read: Read, units: Sequence[Atom]
@@ -424,18 +413,18 @@ class Staying:
         """Return the same of an epoch that goes on: what was shown stays as it was.
 
         New outputs of the turn in hand are whole where they fit what is left; all of them where all that was said does.
-        None where the newest output is shown by less than half of what a new epoch would show of it.
+        None if a new epoch would show more than twice as much of the newest output.
         """
         known = dict(kept.outputs)
         question = placements.question_of(read.lead)
-        short, tokens = self._condensed(units, known, question)
+        short, tokens = self._calls.condense(units, known, question)
         new = [place for place, unit in enumerate(units) if unit.first in tokens and unit.first not in known]
         new = [place for place in new if units[place].first > kept.began]
         if not new:
             return short, tokens
         if read.whole:
             whole = tokens | {units[place].first: self._room for place in new}
-            shown = self._sized(units, whole, question)
+            shown = self._calls.cut(units, whole, question)
             if self._left(kept, read._replace(units=shown)) >= 0:
                 return shown, whole
         left = self._left(kept, read._replace(units=short))
@@ -445,40 +434,12 @@ class Staying:
             before = self._cost([short[place]])
             whole_fits = self._cost([unit]) - before <= left
             room = before + (left if whole_fits else int(left * placements.NEWEST_RESULT))
-            tokens[unit.first] = self._tokens_within(unit, max(room, before))
-            least = placements.HALF * placements.NEWEST_RESULT * self._room
+            tokens[unit.first] = self._calls.tokens_within(unit, max(room, before))
+            least = placements.HALF * placements.NEWEST_RESULT * (self._room - self._cost(read.lead))
             if place == len(units) - 1 and tokens[unit.first] < self._room and room < least:
                 return None
-            left -= self._cost(self._sized([unit], tokens)) - before
-        return self._sized(units, tokens, question), tokens
-
-    def _condensed(
-        self, units: Sequence[Atom], tokens: Mapping[int, int], question: str = ""
-    ) -> tuple[list[Atom], dict[int, int]]:
-        """Return units as they were shown, all others condensed, and the tokens of all outputs that are too long."""
-        found = self._sized(units, tokens, question)
-        return found, dict.fromkeys(self._short, self._result) | dict(tokens)
-
-    def _sized(self, units: Sequence[Atom], tokens: Mapping[int, int], question: str = "") -> list[Atom]:
-        """Return units whose tool calls have no longer parts than so many tokens, by the version of the call.
-
-        What is kept of an output depends on the message of the user before it; `question` is that before all units.
-        """
-        self._short = {}
-        found: list[Atom] = []
-        for unit in units:
-            first = unit.messages[0]
-            if first.role is Role.USER and not any(map(is_summary, first.sources)):
-                question = first.text
-            most = tokens.get(unit.first, self._result)
-            sized = placements.condensed(unit, most, self._codec.counter, question)
-            both = zip(sized.messages, unit.messages, strict=True)
-            cost = self._codec.cost
-            cut = {id: (cost(was), cost(one)) for one, was in both if one is not was for id in one.sources}
-            if cut:
-                self._short[unit.first] = cut
-            found.append(sized)
-        return found
+            left -= self._cost(self._calls.cut([unit], tokens)) - before
+        return self._calls.cut(units, tokens, question), tokens
 
     # ── how much ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -577,7 +538,7 @@ class Staying:
         if self._first:
             known = {entry.id for unit in found for entry in unit.entries}
             rows = await self._session.storage.get([id for id in self._first if id not in known])
-            there = [row for row in rows if row is not None and row.state is State.LIVE]
+            there = [row for row in rows if row is not None and self._stands(row, read.gathered)]
             found = [*found, *(Unit((entry,)) for entry in self._session.stage.entries(there))]
         units = self._atoms(found, read.gathered.labels.by_id([], found))
         needed = self._cost(units)
@@ -590,7 +551,7 @@ class Staying:
                 required=needed,
                 where="prompt/history",
                 options=(
-                    f"raise the budget by {needed - most}",
+                    f"raise the budget by {ceil((needed - most) / placements.INSTRUCTIONS)}",
                     "retract some of them",
                 ),
             )
@@ -600,6 +561,11 @@ class Staying:
             lead=[*units, *read.lead],
             levels=(*map(_level, units), *read.levels),
         )
+
+    def _stands(self, entry: Entry, gathered: Gathered) -> bool:
+        """Whether a message of this conversation is in force and stands alone."""
+        own = entry.context in self._own_logs and entry.group is None and entry.state is State.LIVE
+        return own and gathered.cover.by(entry.version) is None
 
     def _turn(self, lead: Sequence[Atom], units: Sequence[Atom]) -> int:
         """Return the unit before which a block of the newest turn stands, whose beginning may stand in front of all."""
@@ -624,7 +590,9 @@ class Staying:
         log = LogRead(self._session, gathered, complete, self._context.lineage, kept.first)
         lead = [unit._replace(mandatory=True) for unit in read.lead]
         nodes = (*lead, *placements.woven(content.kept(read.units), blocks))
-        short = [self._short[unit.first] for unit in read.units if unit.first in self._short]
+        short = [
+            self._calls.cut_calls[unit.first] for unit in read.units if unit.first in self._calls.cut_calls
+        ]
         condensed = {id: tokens for one in short for id, tokens in one.items()}
         return Placed(nodes, kept if self._keeps else None, log, condensed=condensed)
 
@@ -667,7 +635,7 @@ class Staying:
                 or not placements.ends_with_call(units)
             )
             far = wanted > placements.FAR * self._room
-            filled = self._cost(self._sized(units, {})) > self._room
+            filled = self._cost(self._calls.cut(units, {})) > self._room
             if gathered.whole or far or (filled and begun):
                 break
             wanted *= 2
@@ -678,7 +646,7 @@ class Staying:
         if found:
             units = self._atoms([unit for unit in shown if unit.entries[0].kind is not Kind.SUMMARY], told)
         share = int(self._room * SUMMARIES_SHARE)
-        spare = self._room - self._cost(self._sized(units, {})) if self._recall is None else 0
+        spare = self._room - self._cost(self._calls.cut(units, {})) if self._recall is None else 0
         levels = self._levels(found, max(share, spare), gathered)
         if found and not levels:
             self._notes.append("no summary of what is older fits: even the shortest takes half of the room")

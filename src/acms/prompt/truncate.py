@@ -86,9 +86,8 @@ def _cut_calls(
     message: PromptMessage, cost: int, room: int, codec: Codec, keep: Keep | None
 ) -> tuple[PromptMessage, int]:
     """Return a message of which the calls have shorter arguments, inside valid JSON."""
-    calls = [part for part in message.parts if isinstance(part, ToolCall)]
-    arguments = sum(codec.counter.count(call.arguments) for call in calls)
-    most = max(1, (arguments - (cost - room)) // len(calls))
+    costs = [codec.counter.count(part.arguments) for part in message.parts if isinstance(part, ToolCall)]
+    most = max(1, find_level(costs, sum(costs) - (cost - room)))
     parts = tuple(
         [
             replace(part, arguments=condense_arguments(part.arguments, most, codec.counter))

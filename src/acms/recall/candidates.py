@@ -424,6 +424,7 @@ def _ranked(one: Candidate, ranking: Ranking, places: Sequence[int]) -> Candidat
     """
     best = max(places, key=lambda place: (ranking.scores.marked[place], -place))
     (found,) = _score([one], ranking, [best])
+    found = found._replace(distance=min(ranking.distances(np.array(places, np.int64))))
     return found if len(places) == 1 else found._replace(score=ranking.score_at_cost(best, one.tokens))
 
 

@@ -37,7 +37,7 @@ from acms.recall.planner import (
     telling,
 )
 from acms.recall.request import Markers, Ranked, Reader, Recall
-from acms.recall.selection import capped, limit_neighbours, share
+from acms.recall.selection import capped, share, split_neighbours
 from acms.results import Certainty, ContextItem, ContextItems
 from acms.runtime.threads import EACH, driven, off_loop
 
@@ -577,8 +577,8 @@ def plan_recall(
         )
         offered = yield from reranked(offered, question, warnings)
 
-    if asked.relevant:
-        past, neighbours = limit_neighbours(offered.past, asked.budget)
+    if asked.relevant and not asked.rerank:
+        past, neighbours = split_neighbours(offered.past, asked.budget)
         offered = replace(offered, past=past, rejected=[*offered.rejected, *neighbours])
 
     def choose(limit: int) -> list[Choice]:

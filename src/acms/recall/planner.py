@@ -447,7 +447,9 @@ def _excerpt(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame
         kept, content = [*kept, index], wider
     if not content:  # not even the best one fits whole
         answer = item.content[slice(*found[best[0]])].strip() if best else ""
-        return _cut_item(replace(item, content=answer), budget, counter, frame)
+        content = cut(answer, budget - framing, counter)
+        if not content:
+            return replace(item, content="", parts=(), token_count=0, truncated=True)
     tokens = counter.count(content) + framing
     return replace(item, content=content, parts=(), token_count=tokens, truncated=True)
 
@@ -455,14 +457,15 @@ def _excerpt(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame
 def _excerpts(
     items: Sequence[ContextItem], budget: int, counter: TokenCounter, frame: Frame, query: str
 ) -> list[ContextItem]:
-    """Show of a tool call's answers what shares the most words with the query, the short ones whole."""
+    """Show of a tool call and its answers what shares the most words with the query, what is short whole."""
     order = sorted(range(len(items)), key=lambda index: items[index].token_count)
     shown = list(items)
     left = budget
     for waiting, index in zip(range(len(items), 0, -1), order, strict=True):
         item = items[index]
-        if item.token_count > left // waiting and item.role is Role.TOOL:
-            item = _result(_excerpt(item, left // waiting, counter, frame, query), item)
+        if item.token_count > left // waiting:
+            excerpt = _excerpt(item, left // waiting, counter, frame, query)
+            item = _result(excerpt, item) if item.role is Role.TOOL else excerpt
         shown[index] = item
         left -= item.token_count
     return shown if left >= 0 else cut_unit(shown, budget, counter, frame)
@@ -524,22 +527,20 @@ def _item(
 def cut_unit(items: list[ContextItem], budget: int, counter: TokenCounter, frame: Frame) -> list[ContextItem]:
     """Cut the items of one unit to a budget: the longest to an equal length, results and arguments of calls alike.
 
-    What does not fit at all stays as an empty item that costs nothing, so the unit is still whole and flagged.
+    A unit that does not fit even so stays as empty items that cost nothing: it is still whole, and flagged.
     """
     level = find_level([item.token_count for item in items], budget)
-    cut_items = [
-        item if item.token_count <= level else _cut_part(item, level, counter, frame) for item in items
-    ]
-    over = sum(item.token_count for item in cut_items) - budget
-    for index in sorted(range(len(cut_items)), key=lambda index: -cut_items[index].token_count):
-        item = cut_items[index]
+    found = [item if item.token_count <= level else _cut_part(item, level, counter, frame) for item in items]
+    over = sum(item.token_count for item in found) - budget
+    for index in sorted(range(len(found)), key=lambda index: -found[index].token_count):
+        item = found[index]
         if over > 0 and (item.role is Role.TOOL or len(items) == 1):
             shorter = _cut_item(item, max(0, item.token_count - over), counter, frame)
             over -= item.token_count - shorter.token_count
-            cut_items[index] = shorter
-    if over > 0:
+            found[index] = shorter
+    if over > 0 or (len(items) > 1 and not all(item.content or item.parts for item in found)):
         return [replace(item, content="", parts=(), token_count=0, truncated=True) for item in items]
-    return cut_items
+    return found
 
 
 def _cut_part(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
@@ -557,31 +558,31 @@ def _cut_item(item: ContextItem, budget: int, counter: TokenCounter, frame: Fram
         content = condense_output(item.content, budget - framing, counter, entry=item.id)
     elif budget > framing:
         content = cut(item.content, budget - framing, counter)
+    if not content and framing > budget:
+        return replace(item, content="", parts=(), token_count=0, truncated=True)
     if results:
         parts = (replace(results[0], output=content), *parts[1:])
-    tokens = counter.count(content) + framing if content else min(framing if parts else 0, budget)
+    tokens = counter.count(content) + framing if content else (framing if parts else 0)
     return replace(item, content=content, parts=parts, token_count=tokens, truncated=True)
 
 
 def _cut_arguments(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
     """Return an item whose calls have shorter arguments, inside valid JSON; itself when that does not help."""
-    calls = [part for part in item.parts if isinstance(part, ToolCall)]
-    if not calls:
-        return item
-    over = item.token_count - budget
-    known = {call.call_id: counter.count(call.arguments) for call in calls}
-    most = max(1, (sum(known.values()) - over) // len(calls))
-    short = {call: condense_arguments(call.arguments, most, counter) for call in calls}
+    costs = [counter.count(part.arguments) for part in item.parts if isinstance(part, ToolCall)]
+    most = max(1, find_level(costs, sum(costs) - (item.token_count - budget)))
     content = item.content
-    for call, arguments in short.items():
-        content = content.replace(call.arguments, arguments)
-    parts = tuple(
-        [replace(part, arguments=short[part]) if isinstance(part, ToolCall) else part for part in item.parts]
-    )
+    parts: list[Part] = []
+    for part in item.parts:
+        if isinstance(part, ToolCall):
+            shorter = replace(part, arguments=condense_arguments(part.arguments, most, counter))
+            said = f"{part.name}({part.arguments})"
+            content = content.replace(said, f"{part.name}({shorter.arguments})", 1)
+            part = shorter
+        parts.append(part)
     tokens = counter.count(content) + frame.cost(item.role, parts, _named(item))
     if tokens >= item.token_count:
         return item
-    return replace(item, content=content, parts=parts, token_count=tokens, truncated=True)
+    return replace(item, content=content, parts=tuple(parts), token_count=tokens, truncated=True)
 
 
 def cut(text: str, budget: int, counter: TokenCounter) -> str:

@@ -12,7 +12,7 @@ from acms.recall.corpus import Field
 from acms.recall.index import Floats, Ints
 from acms.recall.query import Query
 from acms.recall.scoring import SIGMA, Scores, order_by_cost, score_messages
-from acms.recall.topic import find_content_words
+from acms.recall.topic import contentless_terms, find_content_words
 from acms.recall.vector_score import largest
 from acms.text.tokenizer import function_terms
 
@@ -90,14 +90,15 @@ class Ranking:
         self.places = places[np.lexsort((places, -self._order[places]))]
 
     def hold(self, places: Ints) -> None:
-        """Let some messages that may be shown be candidates, and above the cutoff, whatever they answer."""
+        """Make allowed messages that say something candidates above the cutoff, whatever their relevance."""
         held = places if self.allowed is None else places[self.allowed[places]]
+        held = held[[not self._says_nothing(place) for place in held.tolist()]]
         self._held = frozenset(held.tolist())
         others = np.setdiff1d(held, self.places)
         self.places = np.concatenate([self.places, others[np.lexsort((others, -self._order[others]))]])
 
     def close_others(self) -> None:
-        """Let nothing that other sessions say be above the cutoff, but for what is shown whatever it answers."""
+        """Put messages of other sessions below the cutoff, except those that are held."""
         self._closed = self.field.start
 
     def accompany(self, leaders: Mapping[int, int]) -> None:
@@ -130,8 +131,8 @@ class Ranking:
     def on_topic(self) -> NDArray[np.bool_]:
         """Return which messages share a content word with the query, or lie near its meaning.
 
-        The name of a speaker is no content word if there are others: all that somebody says holds it. A greeting is
-        about nothing, whatever else holds its words.
+        The name of a speaker counts only if it is the sole content word: all that somebody says holds it. A greeting
+        is about nothing, whatever else holds its words.
         """
         found = np.zeros(len(self.field), bool)
         content = find_content_words(self.query)
@@ -147,7 +148,7 @@ class Ranking:
     def distances(self, places: Ints) -> list[int]:
         """Return how far each message is from what is on topic: 0 for itself, 1 for the next one, else 2.
 
-        What is shown whatever it answers counts as on topic.
+        Held messages and companions count as on topic; one without a content word is as good as far away.
         """
         near = np.zeros(len(self.field) + 2, bool)
         near[:-2] |= self.on_topic
@@ -156,7 +157,15 @@ class Ranking:
         found[self.on_topic] = 0
         found[[*self._companions, *self._held]] = 0
         distances: list[int] = found[places].tolist()
-        return distances
+        return [
+            2 if distance == 1 and self._says_nothing(place) else distance
+            for distance, place in zip(distances, places.tolist(), strict=True)
+        ]
+
+    def _says_nothing(self, place: int) -> bool:
+        """Whether all words of a message are function words and courtesies."""
+        numbers, _ = self.field.snapshot.terms_of(self.field.document(place))
+        return contentless_terms().issuperset(numbers.tolist())
 
     @cached_property
     def least(self) -> float:
@@ -178,7 +187,7 @@ class Ranking:
     def why_no_answer(self, place: int) -> str:
         """Return why a message is below the cutoff."""
         if place < self._closed:
-            return "the query names nobody who speaks, and no other session says half of what it asks"
+            return "the query names no speaker, and no other session holds half of its words"
         return "below a quarter of the best relevance"
 
     def relevance(self, place: int) -> float:

@@ -15,7 +15,7 @@ EXCERPT = 0.5
 EXCERPTS = 3
 """Best candidates that may be shown as an excerpt."""
 NEIGHBOURS = 0.05
-"""Share of a budget for what is above the cutoff only because it stands beside something that answers."""
+"""Share of a budget for messages that are not about the query but next to one that is."""
 RESULT = 0.125
 """A tool call whose answers are larger than this share of the budget is shown with what in them answers."""
 
@@ -103,22 +103,24 @@ def share(
     return found + [choice for choice in shown if choice is not None]
 
 
-def limit_neighbours(past: Sequence[Candidate], budget: int) -> tuple[Sequence[Candidate], Sequence[Choice]]:
-    """Return what is about the query and the best of what stands next to it, and the choice to leave out the rest.
+def split_neighbours(past: Sequence[Candidate], budget: int) -> tuple[Sequence[Candidate], Sequence[Choice]]:
+    """Return what is about the query with the best of what stands next to it, and the choices to leave out the rest.
 
     A message without a content word of the query, or its meaning, is only worth its tokens as the other half of an
     exchange: such messages have a small share of the budget together.
     """
-    neighbours = sorted([one for one in past if one.distance], key=best_first)
+    versions = {one.unit.version for one in past if not one.distance}
     left = int(NEIGHBOURS * budget)
     gone: dict[int, Choice] = {}
-    for one in neighbours:
-        if one.distance == 1 and one.tokens <= left:
+    for one in sorted([one for one in past if one.distance], key=best_first):
+        version = one.unit.version
+        beside = one.distance == 1 and not versions.isdisjoint((version - 1, version + 1))
+        if beside and one.tokens <= left:
             left -= one.tokens
             continue
         reason = (
-            f"next to a message about the query, but not about it: such ones may take {NEIGHBOURS:.0%} of the budget"
-            if one.distance == 1
+            f"only next to a message about the query: {left} tokens are left of the {NEIGHBOURS:.0%} that these share"
+            if beside
             else "neither it nor the message before or after it is about the query"
         )
         gone[id(one)] = Choice(one, False, "neighbour", reason)
@@ -226,8 +228,9 @@ def _choose(one: Candidate, budget: int, left: int, *, whole: bool, excerpt: boo
     tokens = one.tokens
     single = len(one.costs) == 1
     if not single and not whole:
-        room = min(left, max(int(budget * RESULT), LEAST))
-        if tokens > room >= min(one.costs) + LEAST:
+        least = min(one.costs) + LEAST
+        room = min(left, max(int(budget * RESULT), least))
+        if tokens > room >= least:
             why = f"what answers in a tool call of {tokens} tokens"
             return Choice(one, True, "excerpt", why, room)
     if tokens <= left:

@@ -9,47 +9,49 @@ import numpy as np
 
 from acms.recall.corpus import Field
 from acms.recall.index import Ints
-from acms.recall.query import Query, QueryWord
+from acms.recall.query import Query
 from acms.recall.scoring import Scores
 from acms.text.tokenizer import function_terms, primary_term
 
-HALF = 0.45
+LEAST_SHARE = 0.45
 """Share of what a query asks that an exchange of another session must hold: a little less than half of its words."""
-NEAR = 2
+REACH = 2
 """Messages before and after one that belong to its exchange."""
 LOOKED_AT = 64
 """Best messages of other sessions whose exchanges are looked at."""
-MEANT = 4.0
+MEANING = 4.0
 """Standard deviations of meaning from which a message is about the query whatever its words."""
 
 _COURTESIES = """
     hi hey hello bye goodbye ciao hola hallo salut bonjour morning evening night thanks thank thx merci gracias danke
     grazie obrigado obrigada please sorry welcome cheers ok okay yes yeah yep yup no nope sure right alright great good
-    nice fine cool perfect awesome wow lol haha hmm well continue go see later ja nein oui non si sí não sim bitte gern
-    gut bien bueno bom
+    nice fine cool perfect awesome wow lol haha hmm well continue go see later noted understood ja nein oui non si sí
+    não sim bitte gern gut bien bueno bom
 """
 
 
 @lru_cache(maxsize=1)
-def _contentless_terms() -> frozenset[int]:
+def contentless_terms() -> frozenset[int]:
     """Return the primary terms of words that ask nothing: function words of English, and courtesies."""
     return function_terms() | frozenset(map(primary_term, _COURTESIES.split()))
 
 
 def find_content_words(query: Query) -> list[int]:
-    """Return the places of the words of a query that say what it is about; none for a greeting or an acknowledgment."""
-    contentless = _contentless_terms()
-    return [place for place, word in enumerate(query.words) if not _is_contentless(word, contentless)]
+    """Return the places of the words of a query that say what it is about; none for a greeting or an acknowledgment.
 
-
-def _is_contentless(word: QueryWord, contentless: frozenset[int]) -> bool:
-    return not word.is_name and word.terms[0] in contentless
+    A courtesy is a word like any other beside words that are none: "the right night".
+    """
+    function = function_terms()
+    found = [place for place, word in enumerate(query.words) if word.is_name or word.terms[0] not in function]
+    words = [query.words[place] for place in found]
+    courteous = all(not word.is_name and word.terms[0] in contentless_terms() for word in words)
+    return [] if courteous else found
 
 
 def concerns_others(field: Field, query: Query, scores: Scores, places: Ints) -> bool:
     """Return whether other sessions say something about a query: it names a speaker, or an exchange holds half of it.
 
-    Without that a question about something new would bring whatever shares one of its words. `places` are the
+    Otherwise a question on a new topic would recall anything that shares one of its words. `places` are the
     candidates, best first.
     """
     if query.speakers:
@@ -58,15 +60,15 @@ def concerns_others(field: Field, query: Query, scores: Scores, places: Ints) ->
     best = places[places < field.start][:LOOKED_AT]
     if not content or not len(best):
         return False
-    if scores.meaning_own is not None and float(scores.meaning_own[best].max()) >= MEANT:
+    if scores.meaning_own is not None and float(scores.meaning_own[best].max()) >= MEANING:
         return True
-    return _largest_share(scores, content, best, field.start) >= HALF
+    return _largest_share(scores, content, best, field.start) >= LEAST_SHARE
 
 
 def _largest_share(scores: Scores, content: Sequence[int], best: Ints, end: int) -> float:
     """Return the largest share of the content of a query that the exchange of one of some messages holds."""
     total = sum(scores.rarities[place] for place in content)
-    first, last = np.maximum(best - NEAR, 0), np.minimum(best + NEAR + 1, end)
+    first, last = np.maximum(best - REACH, 0), np.minimum(best + REACH + 1, end)
     held = np.zeros(len(best), np.float32)
     for place in content:
         holders = scores.holders[place]

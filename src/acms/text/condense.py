@@ -11,10 +11,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from math import log
 
-from acms.model import Json
 from acms.ports import TokenCounter
 from acms.text.tokenizer import spans
 
@@ -25,11 +24,13 @@ MARK = re.compile(r"\[…[^\]\n]*\]")
 FEWEST = 6
 """Records of a text that has a structure, at least."""
 KNOWN = 4096
-"""Texts of which it is remembered what was chosen."""
+"""Texts whose choice is remembered, at most."""
 ENDS = 2
 """Records at the beginning and at the end that are shown before any other."""
+LONGEST_TOKEN = 64
+"""Characters of a token, at most: longer runs of blanks or dashes are several."""
 LINES = 6
-"""Lines of a text whose cut is told in lines, at least; of others it is told in characters."""
+"""From so many lines on, a cut is told in lines, else in characters."""
 SHORT_STRING = 40
 """Characters of a string in a call's arguments that is never cut: ids, names, paths."""
 
@@ -75,9 +76,9 @@ def condense_output(
     until the room is filled. The first mark says how much is left out, and the id of the entry that holds all of it.
     What was chosen is remembered by stretches, without the text: a history shows the same outputs turn after turn.
     """
-    if len(text) <= tokens:
+    if _fits(text, tokens, counter):
         return text
-    key = hash(text), len(text), tokens, counter.name, question, len(entry)
+    key = hash(text), len(text), tokens, counter.name, hash(question), entry
     shown = _known.get(key)
     if shown is None:
         if len(_known) >= KNOWN:
@@ -86,13 +87,18 @@ def condense_output(
     return _write(text, shown, entry) if shown else ""
 
 
-_known: dict[tuple[int, int, int, str, str, int], list[Stretch]] = {}
+_known: dict[tuple[int, int, int, str, int, str], list[Stretch]] = {}
+
+
+def _fits(text: str, tokens: int, counter: TokenCounter) -> bool:
+    """Return whether a text has no more than so many tokens; a text far too long is not counted."""
+    if len(text) <= tokens and text.isascii():
+        return True
+    return len(text) <= LONGEST_TOKEN * max(tokens, 0) and counter.count(text) <= tokens
 
 
 def _choose(text: str, tokens: int, counter: TokenCounter, question: str, entry: str) -> list[Stretch]:
     """Return the stretches of a text that are shown."""
-    if len(text) <= 16 * tokens and counter.count(text) <= tokens:
-        return [(0, len(text))]
 
     def fits(shown: Sequence[Stretch]) -> bool:
         return counter.count(_write(text, shown, entry)) <= tokens
@@ -167,30 +173,41 @@ def _distinctive(text: str, records: Sequence[Stretch]) -> list[int]:
 
 def _write(text: str, shown: Sequence[Stretch], entry: str) -> str:
     """Return some stretches in their order, with marks where something is left out."""
-    if list(shown) == [(0, len(text))]:
-        return text
     parts: list[str] = []
-    mark = _tell_cut(text, shown, entry)
+    mark = _format_mark(text, shown, entry)
     last = 0
     for start, end in [*shown, (len(text), len(text))]:
+        stretch = text[start:end]
         if text[last:start].strip():
-            parts = ["".join(parts).rstrip(), f"\n{mark}\n", text[start:end].lstrip()]
+            within_line = text[start - 1 : start] != "\n"
+            parts = ["".join(parts).rstrip(), f"\n{mark}\n", stretch.lstrip() if within_line else stretch]
             mark = CUT
         else:
-            parts.append(text[start:end])
+            parts.append(text[last:start] + stretch)
         last = end
-    return "".join(parts).strip()
+    return "".join(parts).strip("\n")
 
 
-def _tell_cut(text: str, shown: Sequence[Stretch], entry: str) -> str:
-    """Return the mark that says how much of a text is left out, and which entry holds it."""
+def _format_mark(text: str, shown: Sequence[Stretch], entry: str) -> str:
+    """Return the mark that says how much of a text is left out, and which entry holds it.
+
+    In lines where only whole lines are left out, else in characters.
+    """
     source = f"; entry {entry}" if entry else ""
-    lines = text.count("\n") + 1
-    if lines >= LINES:
-        kept = sum(len(text[start:end].strip().splitlines()) for start, end in shown)
-        return f"[… {max(1, lines - kept):,} of {lines:,} lines left out{source}]"
-    left_out = len(text) - sum(end - start for start, end in shown)
+    ends = [0, *(end for _, end in shown)]
+    starts = [*(start for start, _ in shown), len(text)]
+    gaps = [(end, start) for end, start in zip(ends, starts, strict=True) if text[end:start].strip()]
+    lines = text.rstrip("\n").count("\n") + 1
+    whole = all(_begins_line(text, start) and _begins_line(text, end) for start, end in gaps)
+    if whole and lines >= LINES:
+        left_out = sum(text[start:end].strip("\n").count("\n") + 1 for start, end in gaps)
+        return f"[… {left_out:,} of {lines:,} lines left out{source}]"
+    left_out = sum(end - start for start, end in gaps)
     return f"[… {left_out:,} of {len(text):,} characters left out{source}]"
+
+
+def _begins_line(text: str, place: int) -> bool:
+    return place in (0, len(text)) or "\n" in (text[place - 1], text[place])
 
 
 # ── arguments of calls ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -199,70 +216,70 @@ def _tell_cut(text: str, shown: Sequence[Stretch], entry: str) -> str:
 def condense_arguments(arguments: str, tokens: int, counter: TokenCounter) -> str:
     """Return the arguments of a call with its long strings cut, within so many tokens or as near as that gets.
 
-    JSON stays valid: only strings in it become shorter, each with a mark that says by how much. Arguments that are no
-    JSON are one text.
+    Of JSON only string values change, each to its head and tail with a mark of how much is missing; names, numbers and
+    all else stay as written. Arguments that are no JSON are cut as one text.
     """
-    if len(arguments) <= tokens or (
-        len(arguments) <= 16 * max(tokens, 0) and counter.count(arguments) <= tokens
-    ):
+    if _fits(arguments, tokens, counter):
         return arguments
-    try:
-        value: Json = json.loads(arguments)
-    except ValueError:
-        value = None
-    if isinstance(value, dict | list):
+    strings = _find_string_values(arguments) if _is_json(arguments) else None
+    longest = max((len(text) for _, text in strings), default=0) if strings is not None else len(arguments)
 
-        def write(size: int) -> str:
-            return _dump(_shorten_strings(value, size))
-
-        longest = max(map(len, _strings(value)), default=0)
-    else:
-
-        def write(size: int) -> str:
+    def write(size: int) -> str:
+        if strings is None:
             return _shorten_string(arguments, size)
+        return _replace_strings(arguments, strings, size)
 
-        longest = len(arguments)
-    size = _largest(
-        max(0, longest - SHORT_STRING), lambda size: counter.count(write(SHORT_STRING + size)) <= tokens
-    )
+    most = max(0, longest - SHORT_STRING)
+    size = _largest(most, lambda size: counter.count(write(SHORT_STRING + size)) <= tokens)
     written = write(SHORT_STRING + size)
     return written if len(written) < len(arguments) else arguments
 
 
-def _dump(value: Json) -> str:
-    """Return JSON with characters as they are; escaped where one is half a surrogate pair, which no text may hold."""
-    text = json.dumps(value, ensure_ascii=False)
+_STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?', re.DOTALL)
+"""A string of JSON, and the colon behind the name of a field."""
+
+
+def _is_json(text: str) -> bool:
     try:
-        text.encode()
+        json.loads(text)
+    except ValueError:
+        return False
+    except RecursionError:  # it is JSON up to there, and nested deeper than can be read
+        return True
+    return True
+
+
+def _find_string_values(text: str) -> list[tuple[Stretch, str]]:
+    """Return where the string values of a JSON text stand, and what each says."""
+    values = [match for match in _STRING.finditer(text) if match[2] is None]
+    found = [(match.span(1), json.loads(match[1], strict=False)) for match in values]
+    return [(span, said) for span, said in found if len(said) > SHORT_STRING]
+
+
+def _replace_strings(text: str, strings: Sequence[tuple[Stretch, str]], size: int) -> str:
+    """Return a JSON text in which strings longer than so many characters are cut."""
+    parts: list[str] = []
+    last = 0
+    for (start, end), said in strings:
+        cut = _shorten_string(said, size)
+        parts += [text[last:start], text[start:end] if cut == said else _dump(cut)]
+        last = end
+    return "".join([*parts, text[last:]])
+
+
+def _dump(text: str) -> str:
+    """Return a string as JSON; escaped where it holds half a surrogate pair, which no text may hold."""
+    written = json.dumps(text, ensure_ascii=False)
+    try:
+        written.encode()
     except UnicodeEncodeError:
-        return json.dumps(value)
-    return text
-
-
-def _shorten_strings(value: Json, size: int) -> Json:
-    if isinstance(value, str):
-        return _shorten_string(value, size)
-    if isinstance(value, list):
-        return [_shorten_strings(one, size) for one in value]
-    if isinstance(value, dict):
-        return {name: _shorten_strings(one, size) for name, one in value.items()}
-    return value
+        return json.dumps(text)
+    return written
 
 
 def _shorten_string(text: str, size: int) -> str:
-    """Return the head and the tail of a text, with a mark of how much is missing; itself if that is no shorter."""
+    """Return head, mark and tail of a text, or the text if that is no shorter."""
     tail = size // 3
     mark = f" [… {len(text) - size:,} of {len(text):,} characters left out] "
     cut = text[: size - tail] + mark + text[len(text) - tail :]
     return cut if len(cut) < len(text) else text
-
-
-def _strings(value: Json) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for one in value:
-            yield from _strings(one)
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from _strings(one)
