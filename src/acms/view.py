@@ -212,6 +212,7 @@ class View:
             limit=limit,
             superseded=include_superseded,
             relevant=True,
+            on_topic=True,
             others_whole=others_whole,
         )
         return await self._recalled(asked)

@@ -438,14 +438,16 @@ def test_of_a_sentence_that_is_too_long_for_an_excerpt_a_part_is_shown() -> None
     assert item.token_count <= 66
 
 
-def test_a_large_tool_group_is_never_an_excerpt() -> None:
+def test_of_a_large_tool_group_a_small_budget_shows_what_answers() -> None:
     log = Log(BYTES.count)
     log.say("assistant", "orders", calls=["c1"])
     log.say("tool", f"orders. {FILLER * 20}", answers="c1")
     log.say("user", "bye", after=9000)
     items = recalled(log, "orders", 300)
-    assert [item.version for item in items] == [3]
-    assert rules(items, log)[2] == "budget"
+    assert [item.version for item in items] == [1, 2, 3]
+    assert items[1].truncated
+    assert items.tokens <= 300
+    assert rules(items, log)[2] == "excerpt"
 
 
 def test_marked_messages_that_do_not_fit_are_warned_of() -> None:

@@ -83,10 +83,10 @@ def drop_repeated_facts(items: Sequence[ContextItem]) -> list[ContextItem]:
         if item.source is not Source.FACT and item.group is None
         if len(words_said := set(terms(words(item.content)))) <= STATEMENT
     ]
-    return [item for item in items if item.source is not Source.FACT or not _is_said(item, said)]
+    return [item for item in items if item.source is not Source.FACT or not _is_repeated(item, said)]
 
 
-def _is_said(fact: ContextItem, said: Sequence[AbstractSet[int]]) -> bool:
+def _is_repeated(fact: ContextItem, said: Sequence[AbstractSet[int]]) -> bool:
     found = set(terms(words(fact.content)))
     return len(found) > 1 and any(found <= one for one in said)
 

@@ -493,7 +493,7 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
             found.ranking.keep_all()
         elif not asked.exclude:  # twice what the budget holds is enough to choose from
             found.ranking.keep(2 * asked.budget)
-        if asked.relevant and found.field.start:
+        if asked.on_topic and found.field.start:
             ranking = found.ranking
             if not concerns_others(found.field, ranking.query, ranking.scores, ranking.places):
                 ranking.close_others()

@@ -163,9 +163,9 @@ class Ranking:
         ]
 
     def _says_nothing(self, place: int) -> bool:
-        """Whether all words of a message are function words and courtesies."""
+        """Whether all words of a message are function words and courtesies; one that is withheld has none."""
         numbers, _ = self.field.snapshot.terms_of(self.field.document(place))
-        return contentless_terms().issuperset(numbers.tolist())
+        return len(numbers) > 0 and contentless_terms().issuperset(numbers.tolist())
 
     @cached_property
     def least(self) -> float:
@@ -187,7 +187,9 @@ class Ranking:
     def why_no_answer(self, place: int) -> str:
         """Return why a message is below the cutoff."""
         if place < self._closed:
-            return "the query names no speaker, and no other session holds half of its words"
+            return (
+                "the query names no speaker, and no other session holds half of its words, or two rare ones"
+            )
         return "below a quarter of the best relevance"
 
     def relevance(self, place: int) -> float:

@@ -65,6 +65,8 @@ class Recall:
     relevant: bool = False
     #: Best candidates of the past that the reranker is asked about; 0 without one.
     rerank: int = 0
+    #: Ask other sessions of the namespace only if they say something about the query, see `acms.recall.topic`.
+    on_topic: bool = False
     #: Tokens up to which what other sessions of the namespace say is shown whole, also what does not answer.
     others_whole: int = 0
 

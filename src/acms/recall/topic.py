@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -11,7 +10,7 @@ from acms.recall.corpus import Field
 from acms.recall.index import Ints
 from acms.recall.query import Query
 from acms.recall.scoring import Scores
-from acms.text.tokenizer import function_terms, primary_term
+from acms.text.tokenizer import function_terms, primary_term, rarity, subjectless_terms
 
 LEAST_SHARE = 0.45
 """Share of what a query asks that an exchange of another session must hold: a little less than half of its words."""
@@ -49,10 +48,11 @@ def find_content_words(query: Query) -> list[int]:
 
 
 def concerns_others(field: Field, query: Query, scores: Scores, places: Ints) -> bool:
-    """Return whether other sessions say something about a query: it names a speaker, or an exchange holds half of it.
+    """Return whether other sessions say something about a query.
 
-    Otherwise a question on a new topic would recall anything that shares one of its words. `places` are the
-    candidates, best first.
+    It names a speaker, its meaning is near, or one exchange holds about half of what it asks, or two of its words that
+    are rare together. Otherwise a question on a new topic would recall anything that shares one of its words. `places`
+    are the candidates, best first.
     """
     if query.speakers:
         return True
@@ -62,17 +62,14 @@ def concerns_others(field: Field, query: Query, scores: Scores, places: Ints) ->
         return False
     if scores.meaning_own is not None and float(scores.meaning_own[best].max()) >= MEANING:
         return True
-    return _largest_share(scores, content, best, field.start) >= LEAST_SHARE
-
-
-def _largest_share(scores: Scores, content: Sequence[int], best: Ints, end: int) -> float:
-    """Return the largest share of the content of a query that the exchange of one of some messages holds."""
-    total = sum(scores.rarities[place] for place in content)
-    first, last = np.maximum(best - REACH, 0), np.minimum(best + REACH + 1, end)
+    first, last = np.maximum(best - REACH, 0), np.minimum(best + REACH + 1, field.start)
     held = np.zeros(len(best), np.float32)
+    words = np.zeros(len(best), np.int64)
     for place in content:
-        holders = scores.holders[place]
-        held += np.float32(scores.rarities[place]) * (
-            holders.searchsorted(first) < holders.searchsorted(last)
-        )
-    return float(held.max()) / (total or 1.0)
+        holders, weight = scores.holders[place], scores.rarities[place]
+        there = holders.searchsorted(first) < holders.searchsorted(last)
+        held += np.float32(weight) * there
+        words += there & (query.words[place].terms[0] not in subjectless_terms())
+    total = sum(scores.rarities[place] for place in content)
+    rarest = rarity(len(field), 0)
+    return bool(((held >= LEAST_SHARE * total) | ((words > 1) & (held >= rarest))).any())
