@@ -156,7 +156,7 @@ class Candidate(NamedTuple):
     external: bool = False
     #: Score of the statement it stands beside, which it is chosen with; 0 when it stands alone.
     leader_score: float = 0.0
-    #: How far it is from a message that shares a content word with the query, or its meaning: 0, 1, or 2 for more.
+    #: How far it is from a message that shares a content word with the query, or its meaning, see `Ranking.distances`.
     distance: int = 0
 
     @property

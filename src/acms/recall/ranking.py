@@ -148,7 +148,7 @@ class Ranking:
     def distances(self, places: Ints) -> list[int]:
         """Return how far each message is from what is on topic: 0 for itself, 1 for the next one, else 2.
 
-        Held messages and companions count as on topic; one without a content word is as good as far away.
+        Held messages and companions count as on topic. Of one without any content word it is 3.
         """
         near = np.zeros(len(self.field) + 2, bool)
         near[:-2] |= self.on_topic
@@ -158,7 +158,7 @@ class Ranking:
         found[[*self._companions, *self._held]] = 0
         distances: list[int] = found[places].tolist()
         return [
-            2 if distance == 1 and self._says_nothing(place) else distance
+            3 if distance and self._says_nothing(place) else distance
             for distance, place in zip(distances, places.tolist(), strict=True)
         ]
 

@@ -14,8 +14,8 @@ EXCERPT = 0.5
 """A unit larger than this share of the budget may be shown as an excerpt when it does not fit."""
 EXCERPTS = 3
 """Best candidates that may be shown as an excerpt."""
-NEIGHBOURS = 0.05
-"""Share of a budget for messages that are not about the query but next to one that is."""
+NEIGHBOURS = 0.07
+"""Share of a budget for messages that are not about the query but near one that is: a twentieth of a request."""
 RESULT = 0.125
 """A tool call whose answers are larger than this share of the budget is shown with what in them answers."""
 
@@ -104,24 +104,21 @@ def share(
 
 
 def split_neighbours(past: Sequence[Candidate], budget: int) -> tuple[Sequence[Candidate], Sequence[Choice]]:
-    """Return what is about the query with the best of what stands next to it, and the choices to leave out the rest.
+    """Return what is about the query with the best of what stands near it, and the choices to leave out the rest.
 
-    A message without a content word of the query, or its meaning, is only worth its tokens as the other half of an
-    exchange: such messages have a small share of the budget together.
+    A message without a content word of the query, or its meaning, is worth its tokens only as a part of an exchange:
+    such messages have a small share of the budget together, and none without any content word.
     """
-    versions = {one.unit.version for one in past if not one.distance}
     left = int(NEIGHBOURS * budget)
     gone: dict[int, Choice] = {}
     for one in sorted([one for one in past if one.distance], key=best_first):
-        version = one.unit.version
-        beside = one.distance == 1 and not versions.isdisjoint((version - 1, version + 1))
-        if beside and one.tokens <= left:
+        if one.distance < 3 and one.tokens <= left:
             left -= one.tokens
             continue
         reason = (
-            f"only next to a message about the query: {left} tokens are left of the {NEIGHBOURS:.0%} that these share"
-            if beside
-            else "neither it nor the message before or after it is about the query"
+            f"only near a message about the query: {left} tokens are left of the {NEIGHBOURS:.0%} that these share"
+            if one.distance < 3
+            else "it has no word but courtesies"
         )
         gone[id(one)] = Choice(one, False, "neighbour", reason)
     return [one for one in past if id(one) not in gone], list(gone.values())
