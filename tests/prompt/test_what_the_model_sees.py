@@ -15,6 +15,7 @@ import pytest
 from acms import ACMS, Prompt, open_storage
 from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
 from acms.errors import ValidationError
+from acms.model import ToolCall
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "what-the-model-sees.md"
 MONDAY = datetime(2026, 11, 2, 9, tzinfo=UTC)
@@ -164,7 +165,7 @@ async def test_a_call_larger_than_the_budget_keeps_valid_json_and_the_turns_befo
         made = Prompt(codec)  # type: ignore[arg-type]
         rendered = await made.history(session).render(budget=4_000)
         assert rendered.tokens.upper_bound <= 4_000
-        (call,) = [part for one in rendered.placed for part in one.parts if hasattr(part, "arguments")]
+        (call,) = [part for one in rendered.placed for part in one.parts if isinstance(part, ToolCall)]
         shown = json.loads(call.arguments)
         assert shown["path"] == "a.py"
         assert "characters left out" in shown["content"]
@@ -219,3 +220,32 @@ async def test_a_fact_that_a_recalled_message_says_is_not_shown_beside_it() -> N
     assert "Decision: PostgreSQL 18" in block
     assert "fact" not in block
     assert "10 November" not in block
+
+
+async def test_a_fact_of_the_namespace_names_no_session() -> None:
+    storage = open_storage("memory://")
+    old = ACMS("old", storage, None, namespace="user:1")
+    now = ACMS("now", storage, None, namespace="user:1")
+    await old.state("billing", "contact", "finance@acme.example", scope="namespace")
+    await _chat(old, 0, ("The billing address is Main Street 4.", "Noted."))
+    await _chat(old, 1, *[(f"Item {n} of the list.", f"Item {n}, yes.") for n in range(200)])
+    await _chat(now, 2, ("Let us plan.", "Gladly."))
+    question = "Who is the billing contact, and what is the billing address?"
+    rendered = await _asked(now, question).render(budget=700)
+    (block,) = [one.text for one in rendered.placed if "<recalled>" in one.text]
+    assert "fact: billing, contact: finance@acme.example" in block
+    assert "session old: The billing address is Main Street 4." in block
+
+
+@pytest.mark.parametrize("budget", range(500, 2_500, 250))
+async def test_the_question_of_a_turn_stands_once_beside_a_large_output(budget: int) -> None:
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        await _chat(session, 0, *[(f"Ticket {n}: refund of seat {n}?", f"Seat {n}: no.") for n in range(30)])
+        question = "Find out who booked seat 7."
+        await session.ingest("user", question)
+        await session.ingest("assistant", "", tool_calls=[{"id": "c", "name": "db", "arguments": "{}"}])
+        rows = [f"seat {n} booked by person {3 * n}" for n in range(300)]
+        await session.ingest("tool", "\n".join(rows), tool_call_id="c")
+        prompt = Prompt(OpenAIChat("gpt-4o")).history(session).recall(session, question)
+        rendered = await prompt.render(budget=budget)
+    assert [one.text for one in rendered.placed].count(question) == 1

@@ -319,3 +319,13 @@ def verify(entries: Iterable[Entry], *, head: bytes, version: int) -> Iterator[t
         if head != entry.chain:
             yield version, "the hash chain is broken here"
             head = entry.chain
+
+
+def quote_json(text: str) -> str:
+    """Write a string as JSON; half of a surrogate pair, which no store takes, stays an escape."""
+    written = json.dumps(text, ensure_ascii=False)
+    try:
+        written.encode()
+    except UnicodeEncodeError:
+        return json.dumps(text)
+    return written

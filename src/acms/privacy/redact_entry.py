@@ -15,6 +15,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from acms.log.compacted import REDACTED, compaction
+from acms.log.encoding import quote_json
 from acms.log.known import hashed
 from acms.log.summary_levels import LEVELS, Level, shorter, to_json
 from acms.log.validation import canonical_text
@@ -325,7 +326,7 @@ def _document(text: str, mode: Privacy, opaque: frozenset[str], depth: int) -> t
             continue
         clean, found = text_or_json(said, mode, opaque=opaque, depth=depth + 1)
         if found:
-            cuts.append((start, end, _quoted(clean)))
+            cuts.append((start, end, quote_json(clean)))
             kinds += found
     text = _without(text, cuts)
     for _ in range(_ROUNDS):
@@ -364,7 +365,7 @@ def _whole(text: str, found: Sequence[tuple[int, int, str]]) -> list[tuple[int, 
     for token in _TOKEN.finditer(text):
         kind = next((kind for start, end, kind in found if start < token.end() and token.start() < end), None)
         if kind is not None:
-            hit.append((token.start(), token.end(), _quoted(mark(kind))))
+            hit.append((token.start(), token.end(), quote_json(mark(kind))))
     return hit
 
 
@@ -375,16 +376,6 @@ def _without(text: str, found: Sequence[tuple[int, int, str]]) -> str:
         parts += (text[at:start], instead)
         at = end
     return "".join([*parts, text[at:]])
-
-
-def _quoted(text: str) -> str:
-    """Write a string of JSON; half of a pair of surrogates, which no store takes, stays an escape."""
-    written = json.dumps(text, ensure_ascii=False)
-    try:
-        written.encode()
-    except UnicodeEncodeError:
-        return json.dumps(text)
-    return written
 
 
 def _kinds(found: Redacted) -> Counter[str]:

@@ -32,12 +32,12 @@ def write_pieces(items: Sequence[ContextItem], own: Collection[str], *, counted:
     """Return recalled items as pieces in their order; a tool call and its results are one.
 
     `own` are the logs of the conversation: its own, and those it was forked from. If some items are from others, each
-    names its session. `counted` says that the tokens of the items are those of the codec.
+    names its session, but for facts: they hold wherever they were stated. `counted` says that the tokens of the items
+    are those of the codec.
     """
     items = _oldest_first(items)
-    places = [None if _is_own(item, own) else f"session {item.session_id}" for item in items]
-    if any(places):
-        places = [place or "this session" for place in places]
+    elsewhere = any(not _is_own(item, own) for item in items)
+    places = [_name_place(item, own) if elsewhere else None for item in items]
     found: list[Piece] = []
     group: tuple[str, str] | None = None
     for item, place in zip(items, places, strict=True):
@@ -92,8 +92,15 @@ def _is_repeated(fact: ContextItem, said: Sequence[AbstractSet[int]]) -> bool:
 
 
 def _is_own(item: ContextItem, own: Collection[str]) -> bool:
+    """Whether an item is from this conversation, or of no session: a fact."""
     owner = locate(item.id)
-    return owner is None or owner[0] in own or item.session_id is None
+    return item.source is Source.FACT or owner is None or owner[0] in own or item.session_id is None
+
+
+def _name_place(item: ContextItem, own: Collection[str]) -> str | None:
+    if item.source is Source.FACT:
+        return None
+    return "this session" if _is_own(item, own) else f"session {item.session_id}"
 
 
 def _write(item: ContextItem, place: str | None) -> str:

@@ -342,6 +342,7 @@ class Staying:
         units, outputs = self._outputs(read, whole_units)
         costs = [self._cost([unit]) for unit in units]
         start = self._start(read, units, costs)
+        without_question = read
         read = self._with_question(read, units[:start], costs)
         room = self._room - self._cost(read.lead)
         loops, now = self._loops(whole_units, costs, before)
@@ -356,6 +357,8 @@ class Staying:
         if sum(costs[start:]) > placements.HALF * room:  # the next turn will not fit in any case
             most = room
         start, found = self._filled(units, costs, start, most, found)
+        if start <= placements.turn(units, asked=self._asked):  # the history reaches back to the question
+            read = without_question
         older = tuple(units[:start])
         read = read._replace(
             units=self._calls.cut(whole_units[start:], outputs, placements.question_of(read.lead))

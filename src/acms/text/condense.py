@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from math import log
 
+from acms.log.encoding import quote_json
 from acms.ports import TokenCounter
 from acms.text.tokenizer import spans
 
@@ -262,19 +263,9 @@ def _replace_strings(text: str, strings: Sequence[tuple[Stretch, str]], size: in
     last = 0
     for (start, end), said in strings:
         cut = _shorten_string(said, size)
-        parts += [text[last:start], text[start:end] if cut == said else _dump(cut)]
+        parts += [text[last:start], text[start:end] if cut == said else quote_json(cut)]
         last = end
     return "".join([*parts, text[last:]])
-
-
-def _dump(text: str) -> str:
-    """Return a string as JSON; escaped where it holds half a surrogate pair, which no text may hold."""
-    written = json.dumps(text, ensure_ascii=False)
-    try:
-        written.encode()
-    except UnicodeEncodeError:
-        return json.dumps(text)
-    return written
 
 
 def _shorten_string(text: str, size: int) -> str:
