@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 
 from acms.log.encoding import locate
-from acms.model import Role, Source, Text, ToolCall
+from acms.model import Context, Role, Source, Text, ToolCall
 from acms.plan.nodes import Composed, Piece
 from acms.ports import Codec
 from acms.prompt_types import SEPARATOR, PromptMessage, paragraph, speak
@@ -26,6 +26,11 @@ STATEMENT = 60
 """Different words of a message that a fact may repeat, at most: a longer text holds many words by chance."""
 
 _BEGIN = datetime.min.replace(tzinfo=UTC)
+
+
+def find_own_logs(context: Context | None) -> set[str]:
+    """Return the ids of a conversation's log and of those it was forked from; of one not yet begun none."""
+    return set() if context is None else {context.id, *(owner for owner, _ in context.lineage)}
 
 
 def write_pieces(items: Sequence[ContextItem], own: Collection[str], *, counted: bool) -> tuple[Piece, ...]:

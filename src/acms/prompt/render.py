@@ -493,7 +493,9 @@ class _Render:
             self._found[path] = items
             same = self._codec.counter.name == step.session.counter.name
             items_shown = excerpts.drop_repeated_facts(items)
-            pieces = excerpts.write_pieces(items_shown, await _own_logs(step.session), counted=same)
+            id = await step.session.context_id()
+            own = excerpts.find_own_logs(None if id is None else await step.session.storage.context(id))
+            pieces = excerpts.write_pieces(items_shown, own, counted=same)
             found = excerpts.write_block(pieces, self._codec)
             made[path] = remembering(step, name, tokens + frame if tokens else 0, found)
             if left is not None:
@@ -675,15 +677,6 @@ class _Fit(NamedTuple):
     marks: tuple[CacheMark, ...]
     #: Raw tokens it was fitted to.
     limit: int | None
-
-
-async def _own_logs(session: Readable) -> set[str]:
-    """Return the ids of a session's log and of those it was forked from."""
-    id = await session.context_id()
-    if id is None:
-        return set()
-    context = await session.storage.context(id)
-    return {id, *(owner for owner, _ in context.lineage)}
 
 
 def _part_of(one: Placed) -> str:

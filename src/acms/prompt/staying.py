@@ -567,7 +567,11 @@ class Staying:
 
     def _stands(self, entry: Entry, gathered: Gathered) -> bool:
         """Whether a message of this conversation is in force and stands alone."""
-        own = entry.context in self._own_logs and entry.group is None and entry.state is State.LIVE
+        own = (
+            entry.context in excerpts.find_own_logs(self._context)
+            and entry.group is None
+            and entry.state is State.LIVE
+        )
         return own and gathered.cover.by(entry.version) is None
 
     def _turn(self, lead: Sequence[Atom], units: Sequence[Atom]) -> int:
@@ -701,11 +705,6 @@ class Staying:
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def _own_logs(self) -> set[str]:
-        """Ids of the log and of those it was forked from."""
-        return {self._context.id, *(owner for owner, _ in self._context.lineage)} if self._context else set()
-
-    @property
     def _depth(self) -> int:
         """Tokens that may be recalled for a turn."""
         assert self._recall is not None
@@ -731,7 +730,7 @@ class Staying:
             )
             told = excerpts.drop_repeated_facts(chosen)
             new = [one for one in told if not placements.shows(seen.get(one.id), one.content)]
-            found = excerpts.write_pieces(new, self._own_logs, counted=same)
+            found = excerpts.write_pieces(new, excerpts.find_own_logs(self._context), counted=same)
             over = self._cost([excerpts.write_block(found, self._codec)]) - depth if found else 0
             if over <= 0:
                 return found
