@@ -14,6 +14,7 @@ from acms.log.encoding import is_summary
 from acms.model import Kind
 from acms.ports import HasRecords, StorageBackend
 from acms.prompt import Prompt
+from acms.prompt.placement_record import read_epochs
 from acms.prompt.placements import Placements
 from acms.prompt.render import Rendered
 from tests.support.agents import SYSTEM, agent_log, follow
@@ -42,8 +43,7 @@ def epochs(storage: StorageBackend) -> list[tuple[str, int]]:
     inner = storage.put_record
 
     async def put(context: str, name: str, data: Any, *, rev: int) -> Any:
-        placed = Placements.from_json(data)
-        assert placed is not None
+        placed = Placements.unpack(next(iter(read_epochs(data).values())))
         found.append((context, placed.began))
         return await inner(context, name, data, rev=rev)
 
@@ -103,6 +103,37 @@ async def test_a_prompt_begins_with_all_of_the_one_before_and_what_was_recalled_
         await told(session, n + 1, n + 1)
     # The 60 messages have 1,700 tokens and each turn adds 120: an epoch has seven of them, but the first one is full.
     assert 3 <= moved <= 5
+
+
+async def test_a_budget_that_changes_from_turn_to_turn_keeps_the_start_of_the_prompt() -> None:
+    session = ACMS("a", open_storage("memory://"))
+    await told(session, 1, 60)
+    base, earlier = Prompt(OpenAIChat("gpt-5")).system(RULES).history(session), None
+    kept = 0
+    for n in range(61, 81, 2):
+        await told(session, n, n)
+        question = f"What was sent on day {n - 55}?"
+        rendered = await base.recall(session, question, tokens=100).render(
+            budget=3000 - n % 7 * 10, after=earlier
+        )
+        assert rendered.tokens.upper_bound <= 3000 - n % 7 * 10
+        if earlier is not None:
+            kept += rendered.cache.shared_tokens >= 0.9 * earlier.tokens.tokens
+        earlier = rendered
+        await told(session, n + 1, n + 1)
+    assert kept >= 8  # of nine; an epoch ends in between
+
+
+async def test_a_much_larger_budget_is_used_at_once() -> None:
+    session = ACMS("a", open_storage("memory://"))
+    await told(session, 1, 400)
+    base = Prompt(OpenAIChat("gpt-5")).system(RULES).history(session)
+    prompt = base.recall(session, "What was sent on day 6?")
+    small, large = await prompt.render(budget=1000), await prompt.render(budget=8000)
+    assert small.tokens.tokens > 600
+    assert large.tokens.tokens > 5000
+    again = await prompt.render(budget=1000, after=small)
+    assert again.payload == small.payload
 
 
 async def test_what_is_chosen_anew_each_turn_moves_before_the_newest_message_of_the_user() -> None:

@@ -40,9 +40,6 @@ from acms.recall.pipeline import Gathered
 from acms.results import ContextItem
 from acms.text import condense
 
-FORMAT = 2
-"""Version of the record's format; one of another version counts as none."""
-
 NEWEST = 0.15
 """Share of the room that the newest messages take when an epoch begins: questions about them need no recall."""
 
@@ -127,8 +124,8 @@ class Placements(NamedTuple):
         shown = [id for block in self.blocks for piece in block.pieces for id in piece.sources]
         return [*(id for id, _ in self.lead), *shown]
 
-    def to_json(self) -> dict[str, Json]:
-        """Write it as the data of a record: compressed, for the same ids and field names repeat many times."""
+    def pack(self) -> str:
+        """Write it as compressed text: the same ids and field names repeat many times."""
         placed: dict[str, Json] = {
             "start": self.start,
             "first": self.first,
@@ -149,15 +146,12 @@ class Placements(NamedTuple):
                 for block in self.blocks
             ],
         }
-        packed = zlib.compress(canonical(placed).encode("utf-8", "surrogatepass"))
-        return {"format": FORMAT, "packed": b64encode(packed).decode()}
+        return b64encode(zlib.compress(canonical(placed).encode("utf-8", "surrogatepass"))).decode()
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Placements | None:
-        """Read one back; None for what another release wrote, which costs an epoch and nothing else."""
-        if record.get("format") != FORMAT:
-            return None
-        data = json.loads(zlib.decompress(b64decode(record["packed"])))
+    def unpack(cls, packed: str) -> Placements:
+        """Read one back."""
+        data = json.loads(zlib.decompress(b64decode(packed)))
         return cls(
             start=data["start"],
             first=data["first"],

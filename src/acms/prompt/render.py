@@ -415,6 +415,7 @@ class _Render:
         self, steps: Sequence[Step], stays: Pair, resolved: Resolved, names: Sequence[str]
     ) -> Staying:
         """Return what places a history and its recall in the room that everything else leaves."""
+        assert self._budget is not None
         assert self._limit is not None
         history = steps[stays.history]
         assert isinstance(history, Shrinking)
@@ -445,6 +446,7 @@ class _Render:
             asked=asked,
             tools=bool(self._tools),
             name=placements.shape(*self._shape(names, stays, log.session, recall, log.first)),
+            budget=self._budget,
             told=self._told,
             ask=ask,
             first=log.first,
@@ -459,7 +461,7 @@ class _Render:
         first: Sequence[str],
     ) -> list[Json]:
         """Return what prompts have in common whose recalls stand at the same places."""
-        found: list[Json] = [self._codec.name, self._codec.model, self._budget, names[stays.history]]
+        found: list[Json] = [self._codec.name, self._codec.model, names[stays.history]]
         if recall is not None:
             options = recall.options
             where = json.dumps(options["where"], default=str, sort_keys=True)

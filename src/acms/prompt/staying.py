@@ -132,6 +132,7 @@ class Staying:
         asked: bool,
         tools: bool,
         name: str,
+        budget: int,
         told: dict[str, Any],
         ask: Ask,
         first: Sequence[str] = (),
@@ -149,6 +150,7 @@ class Staying:
         self._tools = tools
         #: Of the record: it says the shape of the prompt.
         self._name = name
+        self._budget = budget
         #: Entries that may be shown, by id.
         self._told = told
         self._ask = ask
@@ -179,7 +181,7 @@ class Staying:
         storage = self._session.storage
         if not self._keeps or not isinstance(storage, HasRecords):
             return None
-        self._record = PlacementRecord(storage, self._name)
+        self._record = PlacementRecord(storage, self._name, self._budget)
         found = await self._record.load(context)
         self._was = self._record.own
         return found if found is not None and await self._lasts(found, context) else None
@@ -285,7 +287,7 @@ class Staying:
         if kept is not None and not self._anew:
             read = await self._read_on(kept)
             placed = await self._go_on(kept, read)
-            if placed is not None:
+            if placed is not None and self._uses_the_room(placed, kept):
                 return placed
             before = placements.reasoned_since(read.units, kept.began)
         self._began = True
@@ -324,6 +326,15 @@ class Staying:
             kept = kept._replace(blocks=(*blocks, self._block(read, units, place, found)))
         read = read._replace(units=units)
         return self._placed(kept, read) if self._left(kept, read) >= 0 else None
+
+    def _uses_the_room(self, placed: Placed, kept: Placements) -> bool:
+        """Return whether an epoch placed for another budget shows as much as one that would begin now."""
+        assert self._record is not None
+        if not self._record.borrowed:
+            return True
+        used = self._cost(placed.nodes)
+        all_fits = kept.start > 0 and kept.start + used <= self._room
+        return used >= self._room * placements.BEGUN and not all_fits
 
     def _left(self, kept: Placements, read: Read) -> int:
         """Return the tokens of the room that an epoch leaves."""
