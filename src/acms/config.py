@@ -150,7 +150,7 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderLogConfig:
-    """Whether a session notes what it really sent, without any text, and for how long: see `View.renders`."""
+    """Whether a session keeps the requests that it really sent, and for how long: see `View.renders`."""
 
     enabled: bool = False
     #: Seconds after which a render is no longer shown; the next look at the log or render deletes it.

@@ -337,7 +337,7 @@ class RenderBlock:
     last: int
     #: Against the render before: "same" up to the first change, then "moved" or "added"; "removed" of the other one.
     change: str
-    #: What the log says there now; None for what the caller wrote, which is not kept, and for what is gone.
+    #: What the caller wrote, or what the log says there now; None for what is gone.
     text: str | None
 
 
@@ -355,6 +355,10 @@ class RenderDetails(LoggedRender):
     steps: Sequence[Mapping[str, Json]]
     #: What privacy took out, by entry: how often, by kind.
     redactions: Mapping[str, Mapping[str, int]]
+    #: The request as it was given to the provider, system text and tools included; None if it cannot be shown.
+    payload: Mapping[str, Json] | None = None
+    #: How that differs from what was sent, or why there is none; "" if it is the same, byte for byte.
+    payload_note: str = ""
 
 
 # ── texts as paragraphs of one ────────────────────────────────────────────────────────────────────────────────────────

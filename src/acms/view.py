@@ -120,7 +120,7 @@ class View:
         from acms.prompt.render_log import RenderLog  # the first render that is kept loads it
 
         shared = self._shared
-        return RenderLog(shared.storage, shared.config.renders, shared.find, shared.renders)
+        return RenderLog(shared.storage, shared.config.renders, self.stage, shared.find, shared.renders)
 
     async def context_id(self) -> str | None:
         """Return the id of its log; None while nothing was written."""
@@ -309,7 +309,7 @@ class View:
     async def renders(self, *, limit: int = 50, after: str | None = None) -> list[LoggedRender]:
         """Return what was really sent of this session, newest first: prompts, `messages` and replies of the contract.
 
-        It is kept where `ACMSConfig.renders` is enabled, for as long and as large as it says, without text; a fork does
+        It is kept where `ACMSConfig.renders` is enabled, for as long and as large as it says; a fork does
         not inherit it, a past version has none, and erasing an entry deletes it in the whole fork tree. `after` is the
         id of the last one of the page before.
         """
@@ -317,14 +317,15 @@ class View:
         return [] if self.ends_at is not None else await self._renders().page(limit, after)
 
     async def sent(self, id: str) -> RenderDetails:
-        """Return one of `renders` message by message: what each shows as the log has it now, and what was left out.
+        """Return one of `renders` message by message, what was left out, and the request itself.
 
+        Text of the log is shown as the log has it now; `payload_note` says if that differs from what was sent.
         `NotFoundError` for one that is not kept any more.
         """
         id = validation.name(id, "id")
         if self.ends_at is not None:
             raise NotFoundError(f"a past version has no render {id!r}", options=("ask the session itself",))
-        return await self._renders().details(id, self.stage)
+        return await self._renders().details(id)
 
     async def entries(self, newest: int | None = None) -> list[Entry]:
         """Return the messages and summaries in force as they are read, oldest first; `newest` keeps the last n.

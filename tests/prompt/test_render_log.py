@@ -11,10 +11,19 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, ConfigurationError, ConflictError, NotFoundError, Prompt, RenderLogConfig
+from acms import (
+    ACMS,
+    ACMSConfig,
+    ConfigurationError,
+    ConflictError,
+    NotFoundError,
+    PrivacyConfig,
+    Prompt,
+    RenderLogConfig,
+)
 from acms.acs import ACS
-from acms.codecs import OpenAIChat
-from acms.model import State
+from acms.codecs import AnthropicMessages, OpenAIChat, Tool
+from acms.model import Privacy, State
 from acms.observability.logging import correlation
 from acms.ports import Handle, HasRecords
 from acms.prompt import render_log
@@ -66,7 +75,7 @@ async def talk(of: ACMS, turns: int = 40) -> list[str]:
     ]
 
 
-async def test_what_was_sent_is_kept_without_text_and_compared_with_the_one_before(storage: Handle) -> None:
+async def test_what_was_sent_is_kept_by_reference_and_compared_with_the_one_before(storage: Handle) -> None:
     async with session(storage) as of:
         ids = await talk(of)
         with correlation("req-17"):
@@ -89,17 +98,87 @@ async def test_what_was_sent_is_kept_without_text_and_compared_with_the_one_befo
         assert (whole, parts.free) == (last.tokens, 400 - last.upper_bound)
         details = await of.sent(last.id)
         assert sum(one.tokens for one in details.blocks) + parts.tools == last.tokens
-        assert details.blocks[0].text is None  # what the caller wrote
+        assert details.blocks[0].text == "You are the zirconium assistant."
         assert any("magenta kettle number" in (one.text or "") for one in details.blocks)
         shown = {id for one in details.blocks for id in one.sources}
         assert {one.id for one in details.verdicts if one.included} >= shown
         assert {one.id for one in details.verdicts if not one.included} & set(ids)
-        for word in ("magenta", "zirconium", "kettle", "whistles", "number"):
-            assert word not in await raw(of)
+        assert "turn 39" not in await raw(of)
         with pytest.raises(NotFoundError):
             await of.sent("nothing")
         assert await of.at(41).renders() == []
         assert await (await of.fork()).renders() == []
+
+
+TOOL = Tool(name="boil", description="Boils a kettle.", parameters={"type": "object", "properties": {}})
+
+
+async def test_the_request_is_kept_as_it_was_sent(storage: Handle) -> None:
+    async with session(storage) as of:
+        await talk(of)
+        question = "which magenta kettle whistles?"
+        codecs = (OpenAIChat("gpt-4o"), AnthropicMessages("claude-sonnet-4-5", max_tokens=300))
+        for codec in codecs:
+            prompt = Prompt(codec).system("You are the zirconium assistant.").tools([TOOL]).history(of)
+            rendered = await prompt.recall(of, question).user(question).render(budget=2500)
+            newest, *_ = await of.renders()
+            details = await of.sent(newest.id)
+            assert details.payload == rendered.payload
+            assert details.payload_note == ""
+        await of.messages(question, budget=300)
+        newest, *_ = await of.renders()
+        details = await of.sent(newest.id)
+        assert details.payload is None
+        assert "of messages only what it showed is kept" in details.payload_note
+
+
+async def test_a_request_that_shows_other_sessions_is_written_from_their_logs(storage: Handle) -> None:
+    async with session(storage, namespace="n") as of, session(storage, name="other", namespace="n") as other:
+        await talk(of)
+        gone = await other.ingest(
+            "user", "Decision: the magenta kettle of Ada whistles in B flat.", actor_id="Ada"
+        )
+        await other.ingest({"role": "user", "content": "the secret of the kettle is a [… crack in B flat]"})
+        await talk(other, 60)
+        prompt = Prompt(OpenAIChat("gpt-4o")).history(of).recall(of, "the magenta kettle in B flat")
+        rendered = await prompt.user("and?").render(budget=900)
+        assert rendered.seen(gone)
+        details = await of.sent((await of.renders())[0].id)
+        assert details.payload == rendered.payload
+        assert "text of other sessions is read from their logs" in details.payload_note
+        kept = await raw(of)
+        assert "Ada" not in kept
+        assert "crack" not in kept
+        await other.erase(gone)
+        details = await of.sent((await of.renders())[0].id)
+        assert details.payload is None
+        assert "shows text that the log does not hold any more" in details.payload_note
+
+
+async def test_what_the_caller_wrote_is_kept_in_the_mode_of_the_session(storage: Handle) -> None:
+    private = replace(KEPT, privacy=PrivacyConfig(mode=Privacy.REDACT))
+    async with session(storage, private) as of:
+        await talk(of)
+        prompt = Prompt(OpenAIChat("gpt-4o")).system("Write to ada@example.org.").history(of)
+        rendered = await prompt.user("Done?").render(budget=500)
+        details = await of.sent((await of.renders())[0].id)
+        assert "ada@example.org" in str(rendered.payload)
+        assert "ada@example.org" not in await raw(of)
+        assert details.payload is not None
+        assert "ada@example.org" not in str(details.payload)
+        assert "what was redacted" in details.payload_note
+
+
+async def test_of_a_request_too_large_to_be_kept_what_it_showed_is_kept(storage: Handle) -> None:
+    async with session(storage) as of:
+        await talk(of)
+        noise = "".join(chr(0x4E00 + (n * 7919 + n * n) % 20_000) for n in range(40_000))
+        rendered = await Prompt(OpenAIChat("gpt-4o")).system(noise).history(of).render(budget=200_000)
+        (kept,) = await of.renders()
+        details = await of.sent(kept.id)
+        assert kept.tokens == rendered.tokens.tokens
+        assert "too large to be kept" in details.payload_note
+        assert len(details.blocks) == len(rendered.payload["messages"])
 
 
 async def test_erasing_a_message_leaves_nothing_of_it(storage: Handle) -> None:

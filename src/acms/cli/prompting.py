@@ -283,7 +283,7 @@ async def log(
 ) -> None:
     """Show what was really sent, newest first: prompts, messages, replies.
 
-    It is kept, without any text, where the service runs with --renders or ACMS_RENDERS_ENABLED is set.
+    It is kept where the service runs with --renders or ACMS_RENDERS_ENABLED is set.
     """
     async with shell.reading(session) as one:
         if clear:

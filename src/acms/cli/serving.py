@@ -75,9 +75,7 @@ Auth = Annotated[
 Works = Annotated[
     bool, typer.Option("--work/--no-work", help="Work off jobs here, or leave them to `acms worker`.")
 ]
-Renders = Annotated[
-    bool, typer.Option("--renders", help="Keep what is sent to models, without text, for a week.")
-]
+Renders = Annotated[bool, typer.Option("--renders", help="Keep the requests sent to models for a week.")]
 Logs = Annotated[bool, typer.Option("--log/--no-log", help="Write a line of JSON per request to stderr.")]
 
 

@@ -183,6 +183,8 @@ class Manifest:
     redactions: tuple[Redacted, ...] = ()
     #: SHA-256 of the canonical JSON of the payload: what a replay is compared with; "" when it is not known.
     payload: str = ""
+    #: Tokens that an answer may take, for formats that state it in the request.
+    max_tokens: int | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -237,6 +239,8 @@ class Manifest:
             "payload": self.payload,
             "words": words.found,
         }
+        if self.max_tokens is not None:
+            written["max_tokens"] = self.max_tokens
         return {name: value for name, value in written.items() if value not in ("", [])}
 
     @classmethod
@@ -279,6 +283,7 @@ class Manifest:
                 steps=tuple([_tried_back(row) for row in written.get("steps", ())]),
                 redactions=tuple([_redacted_back(row, entries) for row in written.get("redactions", ())]),
                 payload=_text(written.get("payload", "")),
+                max_tokens=_optional(written.get("max_tokens")),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ValidationError(f"is damaged: {error!r}", field="manifest") from error

@@ -49,6 +49,8 @@ _AHEAD = 4
 """Texts in which a stretch is looked for, beginning with the one that was reached."""
 _GRAM = 8
 """Characters that two texts must share before they are compared further."""
+ACTOR = "actor"
+"""Field of a quote that names who said an entry."""
 _NAMES = frozenset(("call_id", "name", "mime", "sha256", "vendor"))
 """Fields of parts that are names and no text."""
 
@@ -110,6 +112,7 @@ def written(
         steps=tuple([Tried(*one) for one in steps]),
         redactions=redactions([id for one in messages for id in one.sources], known),
         payload="" if payload is None else address(payload),
+        max_tokens=getattr(codec, "max_tokens", None),
     )
 
 
@@ -412,14 +415,11 @@ def messages(manifest: Manifest, told: Mapping[str, Quotable]) -> tuple[PromptMe
     found: list[PromptMessage] = []
     for number, one in enumerate(manifest.messages):
         try:
-            parts = tuple([_revived(part, told) for part in one.parts])
+            message = revive_message(one, told)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ValidationError(
                 f"quotes what its entry does not have: {error!r}", field=f"messages[{number}]"
             ) from error
-        message = PromptMessage(
-            role=one.role, parts=parts, name=one.name, sources=one.sources, group=one.group
-        )
         if fingerprint(message) != one.hash:
             raise ValidationError(
                 f"does not read as it did when it was sent (from {one.path})",
@@ -428,6 +428,12 @@ def messages(manifest: Manifest, told: Mapping[str, Quotable]) -> tuple[PromptMe
             )
         found.append(message)
     return tuple(found)
+
+
+def revive_message(sent: Sent, told: Mapping[str, Quotable]) -> PromptMessage:
+    """Return a message as it was given to the codec; a `LookupError` or `ValueError` if an entry does not hold it."""
+    parts = tuple([_revived(part, told) for part in sent.parts])
+    return PromptMessage(role=sent.role, parts=parts, name=sent.name, sources=sent.sources, group=sent.group)
 
 
 def _revived(part: Whole | Written, told: Mapping[str, Quotable]) -> Part:
@@ -447,7 +453,9 @@ def joined_text(segments: tuple[Segment, ...], told: Mapping[str, Quotable]) -> 
             said.append(segment)
             continue
         text = told[segment.entry].content
-        if segment.field:
+        if segment.field == ACTOR:
+            text = getattr(told[segment.entry], "actor", None) or ""
+        elif segment.field:
             index, _, name = segment.field.partition(".")
             if index == LEVELS:
                 text = _levels(told[segment.entry])[int(name)]

@@ -1,9 +1,9 @@
-"""The log of renders: which requests a session really sent, as manifests without any text, beside its log.
+"""The log of renders: which requests a session really sent, beside its log, with its text by reference.
 
 It is off unless `ACMSConfig.renders` says otherwise. What it keeps lies in records of the context (decision 0059): the
 newest rows in one that is written on, older ones in a ring. So it moves nothing of the log, a fork does not inherit it,
 and erasing an entry deletes the log of renders of the whole fork tree in the same commit. What a prompt shows of other
-trees is kept by its ids alone, since their erasures do not reach here.
+trees is kept by reference alone, since their erasures do not reach here: see `acms.prompt.kept_request`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import zlib
 from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import lru_cache, partial
@@ -33,9 +32,16 @@ from acms.observability.logging import correlation_id, log, safe_error
 from acms.ports import HasRecords, StorageBackend
 from acms.privacy.stage import Stage
 from acms.prompt.cache_forecast import predict
+from acms.prompt.kept_request import (
+    Rebuilt,
+    drop_own_words,
+    foreign_sources,
+    keep_request,
+    rebuild_request,
+)
 from acms.prompt.manifest import Manifest, Quote, Read, Sent, Whole, Written, canonical
 from acms.prompt.manifest_writer import considered, joined_text, ledger
-from acms.prompt_types import CachePrediction, LoggedRender, RenderBlock, RenderDetails, Tool, Use
+from acms.prompt_types import CachePrediction, LoggedRender, RenderBlock, RenderDetails, Use
 from acms.results import ContextItems, Ledger
 from acms.runtime.threads import in_thread, off_loop
 
@@ -82,11 +88,13 @@ class RenderLog:
         self,
         storage: StorageBackend,
         config: RenderLogConfig,
+        stage: Stage,
         find: Callable[[], Awaitable[str | None]],
         pending: set[asyncio.Task[None]],
     ) -> None:
         self._storage = storage
         self._config = config
+        self._stage = stage
         self._find = find
         #: What is being written.
         self._pending = pending
@@ -133,7 +141,10 @@ class RenderLog:
             return
         try:
             own = await self._lineage()
-            row = await in_thread(partial(_packed, kind, manifest, own, asked, at, head))
+            sent = await in_thread(manifest)
+            actors = await self._actors(foreign_sources(sent, own))
+            kept = await in_thread(partial(keep_request, sent, own, self._stage, actors))
+            row = await in_thread(partial(_packed, kind, kept, asked, at, head))
             await self._put(storage, row, head.epoch)
             now = await self._storage.head(self._context)
             if now.epoch != head.epoch:  # it was erased while this was put
@@ -205,6 +216,11 @@ class RenderLog:
         context = await self._storage.context(self._context)
         return frozenset([context.id, *(owner for owner, _ in context.lineage)])
 
+    async def _actors(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return who said some entries, by id."""
+        entries = await self._storage.get(ids) if ids else []
+        return {one.id: one.actor for one in entries if one is not None and one.actor}
+
     def _young(self, rows: Iterable[Any], now: int) -> list[list[Any]]:
         oldest = now - round(self._config.max_age_seconds * 1_000_000)
         return [list(one) for one in rows if one[3] >= oldest]
@@ -220,7 +236,7 @@ class RenderLog:
         start = 0 if after is None else 1 + _place(rows, after)
         return await off_loop(partial(_listed, rows, start, limit), READ * min(limit, len(rows)))
 
-    async def details(self, id: str, stage: Stage) -> RenderDetails:
+    async def details(self, id: str) -> RenderDetails:
         """Return one render with its blocks and verdicts; `NotFoundError` for one that is not there any more."""
         rows = await self._rows()
         place = _place(rows, id)
@@ -230,7 +246,9 @@ class RenderLog:
         left = [one.id for one in verdicts if not one.included and one.version]
         ids = dict.fromkeys([*found.entries, *left, *(() if was is None else was.entries)])
         entries = [one for one in await self._storage.get(list(ids)) if one is not None]
-        told = {one.id: one for one in stage.entries([one for one in entries if one.state is State.LIVE])}
+        told = {
+            one.id: one for one in self._stage.entries([one for one in entries if one.state is State.LIVE])
+        }
         previews = {id: preview(told[id].content, PREVIEW) for id in left if id in told}
         more = {"verdicts": verdicts, "previews": previews}
         return await off_loop(partial(_detailed, rows, place, told, more), READ * 4)
@@ -345,16 +363,17 @@ def _versions(ids: Sequence[str]) -> list[int]:
 # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _packed(
-    kind: KindOf, manifest: Callable[[], Manifest], own: AbstractSet[str], request: str, at: int, head: Head
-) -> _Row:
-    bare = bared(manifest(), own)
-    if not bare.reads:
-        bare = replace(bare, reads=(Read(head.context, head.version),))
-    outline = _written(replace(bare, candidates=()))
-    chosen = sorted(bare.candidates, key=lambda one: (not one.included, -one.score))
+def _packed(kind: KindOf, manifest: Manifest, request: str, at: int, head: Head) -> _Row:
+    kept = manifest
+    if not kept.reads:
+        kept = replace(kept, reads=(Read(head.context, head.version),))
+    outline = _written(replace(kept, candidates=()))
+    if len(outline) > ROW:
+        kept = drop_own_words(kept)
+        outline = _written(replace(kept, candidates=()))
+    chosen = sorted(kept.candidates, key=lambda one: (not one.included, -one.score))
     rejected = sum([not one.included for one in chosen])
-    nothing = Manifest(codec=bare.codec, model=bare.model, tokens=0, upper_bound=0)
+    nothing = Manifest(codec=kept.codec, model=kept.model, tokens=0, upper_bound=0)
     while True:
         candidates = _written(replace(nothing, candidates=tuple(chosen)))
         if len(outline) + len(candidates) <= ROW or not chosen:
@@ -377,40 +396,6 @@ def _size(row: Sequence[Any]) -> int:
 
 def _whole(row: _Row) -> Manifest:
     return replace(_read(row.outline), candidates=_read(row.candidates).candidates)
-
-
-def bared(manifest: Manifest, own: AbstractSet[str]) -> Manifest:
-    """Return a manifest without text: no literal, no description of a tool, no name of a speaker, no hash of a payload.
-
-    `own` are the logs whose erasures delete the row: a message that shows others has a hash of ids in place of its own.
-    """
-    tools = [
-        Tool(name=one.name, description=sha256(repr(one).encode()).hexdigest()[:16], parameters={})
-        for one in manifest.tools
-    ]
-    messages = tuple([_bared(one, own) for one in manifest.messages])
-    return replace(manifest, messages=messages, tools=tuple(tools), payload="")
-
-
-def _bared(sent: Sent, own: AbstractSet[str]) -> Sent:
-    hash = sent.hash
-    parts = tuple([part if isinstance(part, Whole) else _blank(part) for part in sent.parts])
-    if any((locate(id) or ("",))[0] not in own for id in sent.sources):
-        said = f"{sent.role} {sent.path} {sent.rendition} {sent.tokens} {' '.join(sent.sources)}"
-        hash = sha256(said.encode()).hexdigest()[:32]
-    return sent._replace(hash=hash, parts=parts if sent.sources else (), name=None)
-
-
-def _blank(part: Written) -> Written:
-    """Return a written part with nothing of its literals but whether they end a line."""
-    fields: list[tuple[str, Any]] = []
-    for name, value in part.fields:
-        if isinstance(value, tuple):
-            value = tuple(
-                [one if isinstance(one, Quote) else "\n" if "\n" in one else " " for one in value if one]
-            )
-        fields.append((name, value))
-    return part._replace(fields=tuple(fields))
 
 
 # ── what is told ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -504,14 +489,23 @@ def _detailed(
         _block(sent, at, "same" if at < shared else "moved" if sent.hash in known else "added", told)
         for at, sent in enumerate(manifest.messages)
     ]
+    request = _request_of(rows[place], told)
     return RenderDetails(
         **_summary(rows, place),
         **more,
+        payload=request.payload,
+        payload_note=request.note,
         blocks=blocks,
         removed=[_block(sent, at, "removed", told) for at, sent in enumerate(was) if sent.hash not in now],
         steps=[one._asdict() for one in manifest.steps],
         redactions={one.entry: dict(one.kinds) for one in manifest.redactions},
     )
+
+
+def _request_of(row: _Row, told: Mapping[str, Entry]) -> Rebuilt:
+    if row.kind != "prompt":
+        return Rebuilt(None, f"of {row.kind} only what it showed is kept; the request was written elsewhere")
+    return rebuild_request(_read(row.outline), told)
 
 
 def _block(sent: Sent, place: int, change: str, told: Mapping[str, Entry]) -> RenderBlock:
@@ -527,7 +521,7 @@ def _block(sent: Sent, place: int, change: str, told: Mapping[str, Entry]) -> Re
         first=sent.first,
         last=sent.last,
         change=change,
-        text=None if not sent.sources or None in texts else "\n".join(map(str, texts)).strip(),
+        text=None if not texts or None in texts else "\n".join(map(str, texts)).strip(),
     )
 
 

@@ -287,7 +287,7 @@ class Staying:
         if kept is not None and not self._anew:
             read = await self._read_on(kept)
             placed = await self._go_on(kept, read)
-            if placed is not None and self._uses_the_room(placed, kept):
+            if placed is not None and self._fills_enough(placed, kept):
                 return placed
             before = placements.reasoned_since(read.units, kept.began)
         self._began = True
@@ -309,7 +309,8 @@ class Staying:
         kept, read = kept._replace(outputs=tuple(sorted(outputs.items()))), read._replace(units=units)
         place = self._turn(read.lead, units)
         if self._recall is not None and not self._answered(kept.blocks, units, place):
-            depth, begun = self._depth, place < len(units) - 1
+            since = [unit for unit in units if unit.first > kept.began]
+            depth, begun = self._depth(self._cost(since), len(kept.blocks)), place < len(units) - 1
             if begun and any(placements.position(units, one.after) == place for one in kept.blocks):
                 # Something else is asked in the middle of a turn: behind all that was said.
                 place = len(units)
@@ -327,7 +328,7 @@ class Staying:
         read = read._replace(units=units)
         return self._placed(kept, read) if self._left(kept, read) >= 0 else None
 
-    def _uses_the_room(self, placed: Placed, kept: Placements) -> bool:
+    def _fills_enough(self, placed: Placed, kept: Placements) -> bool:
         """Return whether an epoch placed for another budget shows as much as one that would begin now."""
         assert self._record is not None
         if not self._record.borrowed:
@@ -361,7 +362,11 @@ class Staying:
         found: tuple[Piece, ...] = ()
         if self._recall is not None:
             left = room - sum(costs[start:])
-            depth = left if start == 0 and read.whole else self._first_depth(left, spare, loops, now)
+            if start == 0 and read.whole:
+                depth = left
+            else:
+                depth = self._depth(*self._spoken_before(units, costs))
+                depth = self._first_depth(depth, left, spare, loops, now)
             seen = placements.visible([*read.lead, *units[start:]], (), self._told)
             found = await self._answers(depth, seen, single=spare is not None or loops > 0)
         most = room - spare if spare is not None else int(room * placements.BEGUN)
@@ -474,9 +479,9 @@ class Staying:
             earlier, now = [*earlier, last], 0
         return min(max((0, *earlier, *others)), int(self._room * placements.LOOP)), now
 
-    def _first_depth(self, left: int, spare: int | None, loops: int, now: int) -> int:
+    def _first_depth(self, depth: int, left: int, spare: int | None, loops: int, now: int) -> int:
         """Return the tokens that an epoch recalls first: not those its loop takes, half of them once it runs."""
-        depth = min(self._depth, left - max(0, loops - now)) if spare is None else left - spare
+        depth = min(depth, left - max(0, loops - now)) if spare is None else left - spare
         return max(0, min(depth, left // 2 if now and self._keeps else left))
 
     def _filled(
@@ -504,17 +509,24 @@ class Staying:
         where turns are so long that the next one would not fit what is left, told by how much was said in the epoch
         before. The requests of a turn share it in any case: its tools take what those of the turns before took.
         """
-        was = self._was
         if self._recall is None or not self._keeps:
             return None if self._keeps else 0
         if self._tools and not loops:
             return None
-        if was is not None:
-            said = sum(cost for unit, cost in zip(units, costs, strict=True) if unit.first > was.began)
-            turns = max(1, len(was.blocks))
-            if said <= turns * (self._room * (1 - placements.NEWEST) - self._depth):
+        if self._was is not None:
+            said, turns = self._spoken_before(units, costs)
+            most = self._room * (1 - placements.NEWEST) - self._depth(said, turns)
+            if said <= turns * min(most, placements.LONGEST * self._room):
                 return None
         return max(loops - now, now // 2)
+
+    def _spoken_before(self, units: Sequence[Atom], costs: Sequence[int]) -> tuple[int, int]:
+        """Return the tokens that were said since the epoch before began, and in how many turns."""
+        was = self._was
+        if was is None:
+            return 0, 1
+        said = sum(cost for unit, cost in zip(units, costs, strict=True) if unit.first > was.began)
+        return said, max(1, len(was.blocks))
 
     def _start(self, read: Read, units: Sequence[Atom], costs: Sequence[int]) -> int:
         """Return the first unit that an epoch shows: all of them fit, or the newest, at least those of the turn.
@@ -715,11 +727,17 @@ class Staying:
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def _depth(self) -> int:
-        """Tokens that may be recalled for a turn."""
+    def _depth(self, said: int, turns: int) -> int:
+        """Return the tokens that may be recalled for a turn, where so many were said in some turns before.
+
+        Long turns recall half as much, so that more of them fit an epoch: what their requests share is read from the
+        provider's cache, and what was recalled for one turn often answers the next one too.
+        """
         assert self._recall is not None
-        return int(self._session.effort * self._room) if self._recall.tokens is None else self._recall.tokens
+        if self._recall.tokens is not None:
+            return self._recall.tokens
+        is_long = said / max(1, turns) > placements.LONG * self._room
+        return int(self._session.effort * self._room * (placements.HALF if is_long else 1))
 
     async def _answers(
         self, depth: int, seen: Mapping[str, str], *, single: bool = False

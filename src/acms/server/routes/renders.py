@@ -34,7 +34,7 @@ class ListRenders(Query):
 async def list_renders(call: Call[ListRenders, None]) -> Reply:
     """List what was really sent of a context, newest first: prompts, chat messages, replies of the contract.
 
-    The service keeps it when it was told to, for a limited time and without any text. Each is compared with the one of
+    The service keeps it when it was told to, for a limited time. Each is compared with the one of
     its kind before it: what the provider could read from its cache, why no more, and what that costs.
     """
     session = await call.tenant.session(call.path["context_id"])
