@@ -18,6 +18,7 @@ from acms import (
     ValidationError,
     open_storage,
 )
+from acms.cli import base
 from acms.providers import FastEmbedEmbedder, FastEmbedReranker, registry
 from acms.testing import EmbedderTests
 from tests.support.onnx_model import write_embedder, write_reranker
@@ -114,6 +115,9 @@ def test_they_are_made_by_their_names(tmp_path: Path, folder: Path) -> None:
     write_reranker(tmp_path / "cross", {})
     assert isinstance(registry.create("embedder", "fastembed", model=folder), FastEmbedEmbedder)
     assert isinstance(registry.create("reranker", "fastembed", model=tmp_path / "cross"), FastEmbedReranker)
+    found = base.embedder(f"fastembed#{folder}")  # in the shell
+    assert isinstance(found, FastEmbedEmbedder)
+    assert found.model == "tiny"
 
 
 def test_without_the_extra_it_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
