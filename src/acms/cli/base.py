@@ -445,7 +445,7 @@ def _in_shell_words(address: str) -> Generator[None]:
 
 
 def embedder(choice: str | None = None) -> Embedder | Literal["auto"] | None:
-    """Return what finds by meaning: auto, none, NAME or NAME#MODEL of the registry, URL#MODEL or URL#MODEL@DIMENSION."""
+    """Return what finds by meaning: auto, none, NAME or NAME#MODEL of the registry, URL#MODEL or with @DIMENSION."""
     name = choice or os.environ.get("ACMS_EMBEDDER") or "auto"
     if name == "auto":
         return "auto"
