@@ -110,7 +110,12 @@ class Embedder(Protocol):
     """Turns texts into vectors: the closer two texts are in meaning, the smaller the angle between them.
 
     An attribute `model` names the model, so that the vectors of two models are never compared; the class name stands in
-    where it is missing.
+    where it is missing. Two methods are optional:
+
+    - `async def embed_query(self, text: str)` returns the vector of a question, for a model that tells questions from
+      the passages that `embed` is given; without it `embed` is asked.
+    - `def reads(self, text: str) -> bool` says whether the model knows the language of a text. What it does not read
+      is not embedded, and is found by its words.
     """
 
     @property
@@ -121,7 +126,8 @@ class Embedder(Protocol):
     async def embed(self, texts: list[str]) -> Sequence[Sequence[float]] | NDArray[np.float32]:
         """Return one vector for each text, in order; none for no texts, but one for an empty text.
 
-        The vector of a text does not depend on the texts beside it. Calls may overlap. A long text may be cut.
+        The vector of a text does not depend on the texts beside it. Calls may overlap. A long text may be cut; an
+        `acms.providers.InputRefusedError` has it embedded in parts.
         """
         ...
 

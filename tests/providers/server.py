@@ -84,6 +84,8 @@ class ModelServer:
         #: Makes the text of a chat answer from the body of the request.
         self.say = say or (lambda body: "An answer.")
         self.dimension = dimension
+        #: Characters of a text above which embeddings and scores are refused, in the words of llama.cpp.
+        self.longest: int | None = None
         self.calls: list[Call] = []
         #: Connections that are open now, that ever were, and the most calls that were under way at a time.
         self.connections = 0
@@ -164,7 +166,7 @@ class ModelServer:
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         call = Call(path=head[0].split(" ")[1], headers=headers, body=json.loads(body or b"{}"))
         self.calls.append(call)
-        behave = self.script.pop(0) if self.script else self.otherwise
+        behave = self.script.pop(0) if self.script else self._usual(call)
         await self._count(under_way=1)
         try:
             if behave.until is not None:
@@ -181,6 +183,13 @@ class ModelServer:
             return await self._answer(call, behave, writer)
         finally:
             self.under_way -= 1
+
+    def _usual(self, call: Call) -> Behave:
+        texts = next((call.body[name] for name in ("input", "texts", "documents") if name in call.body), ())
+        if self.longest is None or all(len(text) <= self.longest for text in texts):
+            return self.otherwise
+        message = "input (992 tokens) is too large to process. increase the physical batch size"
+        return Behave(status=500, body={"error": {"code": 500, "message": message, "type": "server_error"}})
 
     async def _answer(self, call: Call, behave: Behave, writer: asyncio.StreamWriter) -> bool:
         if behave.drop:
@@ -223,6 +232,9 @@ class ModelServer:
             return {"type": "error", "error": error}
         if call.path.endswith("/embeddings"):
             return await self._vectors(call.body, behave)
+        if call.path.endswith("/embed"):  # Cohere
+            rows = (await self._vectors({**call.body, "input": call.body["texts"]}, behave))["data"]
+            return {"id": "1", "embeddings": {"float": [row["embedding"] for row in rows]}}
         if call.path.endswith("/rerank"):
             return self._reranked(call.body, behave)
         if (tokens := _count_request(call)) is not None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from acms import ACMS, ConfigurationError, Embedder, ProviderError, RetryConfig, ValidationError, open_storage
-from acms.providers import Endpoint, HTTPEmbedder
+from acms.providers import Endpoint, HTTPEmbedder, InputRefusedError
 from acms.testing import EmbedderTests, HashEmbedder
 from tests.providers.server import Behave, ModelServer
 
@@ -137,6 +137,149 @@ async def test_long_texts_go_in_several_calls(server: ModelServer, embedder: HTT
     assert [len(call.body["input"]) for call in server.calls] == [31, 9]
 
 
+# ── a query and a passage ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("model", "query", "passage"),
+    [
+        ("intfloat/multilingual-e5-small", "query: ", "passage: "),
+        ("multilingual-e5-large-instruct", "Instruct: Given a web search query", ""),
+        ("google/embeddinggemma-300m", "task: search result | query: ", "title: none | text: "),
+        ("embeddinggemma", "task: search result | query: ", "title: none | text: "),
+        ("nomic-embed-text:v1.5", "search_query: ", "search_document: "),
+        ("BAAI/bge-small-en-v1.5", "Represent this sentence for searching relevant passages: ", ""),
+        ("BAAI/bge-base-zh-v1.5", "为这个句子生成表示以用于检索相关文章：", ""),
+        ("bge-m3", "", ""),
+        ("text-embedding-3-small", "", ""),
+        ("all-MiniLM-L6-v2", "", ""),
+    ],
+)
+async def test_what_a_model_wants_is_put_before_a_query_and_a_passage(
+    server: ModelServer, model: str, query: str, passage: str
+) -> None:
+    async with HTTPEmbedder(server.url, model, dimension=16) as embedder:
+        await embedder.embed(["the cat sleeps"])
+        found = await embedder.embed_query("who sleeps?")
+    assert found.shape == (16,)
+    assert server.calls[0].body["input"] == [f"{passage}the cat sleeps"]
+    (sent,) = server.calls[1].body["input"]
+    assert sent.startswith(query)
+    assert sent.endswith("who sleeps?")
+    assert server.calls[0].body["model"] == model
+    assert embedder.model == f"{model} {passage.strip()}".strip()
+
+
+async def test_words_of_your_own_are_put_before_them(server: ModelServer) -> None:
+    async with HTTPEmbedder(
+        server.url, "e5", dimension=16, query_prefix="Q: ", passage_prefix="P: "
+    ) as embedder:
+        await embedder.embed(["a"])
+        await embedder.embed_query("b")
+    assert [call.body["input"] for call in server.calls] == [["P: a"], ["Q: b"]]
+    assert embedder.model == "e5 P:"
+
+
+@pytest.mark.parametrize(
+    ("api", "path", "texts", "passage", "query"),
+    [
+        (
+            "cohere",
+            "/v1/embed",
+            "texts",
+            {"input_type": "search_document", "embedding_types": ["float"]},
+            {"input_type": "search_query", "embedding_types": ["float"]},
+        ),
+        ("jina", "/v1/embeddings", "input", {"task": "retrieval.passage"}, {"task": "retrieval.query"}),
+        ("voyage", "/v1/embeddings", "input", {"input_type": "document"}, {"input_type": "query"}),
+        ("openai", "/v1/embeddings", "input", {}, {}),
+    ],
+)
+async def test_each_api_is_told_a_query_from_a_passage_as_it_wants_it(
+    server: ModelServer, api: Any, path: str, texts: str, passage: dict[str, Any], query: dict[str, Any]
+) -> None:
+    async with HTTPEmbedder(server.url, "m", dimension=16, api=api) as embedder:
+        np.testing.assert_allclose(await embedder.embed(["a", "b"]), await vectors("a", "b"))
+        np.testing.assert_allclose(await embedder.embed_query("c"), (await vectors("c"))[0])
+    assert {call.path for call in server.calls} == {path}
+    assert [call.body for call in server.calls] == [
+        {"model": "m", texts: ["a", "b"], **passage},
+        {"model": "m", texts: ["c"], **query},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("address", "model", "name", "field"),
+    [
+        ("https://api.cohere.com/v2", "embed-v4.0", "embed-v4.0 search_document", "output_dimension"),
+        (
+            "https://api.jina.ai/v1",
+            "jina-embeddings-v3",
+            "jina-embeddings-v3 retrieval.passage",
+            "dimensions",
+        ),
+        ("https://api.voyageai.com/v1", "voyage-3.5", "voyage-3.5 document", "output_dimension"),
+        ("https://api.openai.com/v1", "text-embedding-3-large", "text-embedding-3-large", "dimensions"),
+    ],
+)
+def test_the_api_is_that_of_the_host(address: str, model: str, name: str, field: str) -> None:
+    assert HTTPEmbedder(address, model).model == name
+    assert HTTPEmbedder(address, model, dimension=256)._settings() == {"model": model, field: 256}
+
+
+def test_an_older_model_of_jina_has_no_tasks() -> None:
+    assert HTTPEmbedder("https://api.jina.ai/v1", "jina-embeddings-v2-base-de", dimension=768).model == (
+        "jina-embeddings-v2-base-de"
+    )
+
+
+async def test_cohere_takes_96_texts_a_call(server: ModelServer) -> None:
+    async with HTTPEmbedder(server.url, "m", dimension=16, api="cohere") as embedder:
+        await embedder.embed([f"text {number}" for number in range(100)])
+    assert [len(call.body["texts"]) for call in server.calls] == [96, 4]
+
+
+# ── what a server refuses ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+async def test_a_refused_input_is_not_sent_again(server: ModelServer, status: int) -> None:
+    server.otherwise = Behave(status=status)
+    async with HTTPEmbedder(server.url, "m", dimension=16) as embedder:
+        with pytest.raises(InputRefusedError) as caught:
+            await embedder.embed(["a"])
+        with pytest.raises(InputRefusedError):
+            await embedder.embed_query("a")
+    assert (caught.value.retryable, len(server.calls)) == (False, 2)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": {"message": "input (992 tokens) is too large to process. increase the physical batch size"}},
+        {"error": {"message": "This model's maximum context length is 8192 tokens, however you requested 9000"}},
+        {"error": "the input length exceeds the context length"},
+        {"error": {"message": "Input validation error: `inputs` must have less than 512 tokens. Given: 600"}},
+    ],
+)  # fmt: skip
+async def test_an_error_that_says_that_the_input_is_too_long_is_a_refusal(
+    server: ModelServer, error: Any
+) -> None:
+    server.otherwise = Behave(status=500, body=error)
+    async with HTTPEmbedder(server.url, "m", dimension=16) as embedder:
+        with pytest.raises(InputRefusedError):
+            await embedder.embed(["a"])
+    assert len(server.calls) == 1
+
+
+async def test_a_rate_limit_that_calls_a_request_too_large_is_none(server: ModelServer) -> None:
+    server.script = [
+        Behave(status=429, headers={"retry-after": "0"}, body={"error": {"message": "too large"}})
+    ]
+    async with HTTPEmbedder(server.url, "m", dimension=16) as embedder:
+        assert (await embedder.embed(["a"])).shape == (1, 16)
+
+
 # ── what it accepts ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -243,3 +386,72 @@ async def test_a_message_is_stored_while_the_server_is_down_and_gets_its_vector_
             assert items.coverage == 1.0
             assert any("We chose PostgreSQL" in text for call in server.calls for text in call.body["input"])
             await embedder.aclose()
+
+
+LONG = "The cat sleeps all day and the dog barks at night. " * 8
+
+
+async def test_a_message_that_a_server_refuses_is_embedded_in_parts(server: ModelServer) -> None:
+    server.longest = 250
+    async with (
+        HTTPEmbedder(server.url, "m", dimension=16) as embedder,
+        ACMS("s", open_storage("memory://"), embedder) as session,
+    ):
+        await session.ingest("user", "We chose PostgreSQL for the orders.")
+        await session.ingest("user", LONG)
+        await session.wait_pending()
+        items = await session.recall("which orders", budget=500)
+        assert (items.coverage, items.ledger.warnings) == (1.0, ())
+        accepted = [text for call in server.calls for text in call.body["input"] if len(text) <= 250]
+        assert sum("cat sleeps" in text for text in accepted) == 2
+        assert len(server.calls) < 10
+        calls = len(server.calls)
+        await session.wait_pending()
+        assert len(server.calls) == calls
+
+
+async def test_a_message_that_is_refused_in_parts_too_has_no_vector_and_the_ledger_says_so(
+    server: ModelServer,
+) -> None:
+    server.longest = 80
+    async with (
+        HTTPEmbedder(server.url, "m", dimension=16) as embedder,
+        ACMS("s", open_storage("memory://"), embedder) as session,
+    ):
+        for text in ("We chose PostgreSQL for the orders.", "x" * 300, "Lunch is at noon."):
+            await session.ingest("user", text)
+        await session.wait_pending()
+        items = await session.recall("which orders", budget=500)
+        assert items.coverage == pytest.approx(2 / 3)
+        assert items.ledger.warnings == ("1 of 3 messages have no vector: ranked by words alone",)
+        calls = len(server.calls)
+        await session.wait_pending()
+        await session.recall("which orders", budget=500)
+        assert len(server.calls) == calls  # and it is not asked for again
+
+
+async def test_a_question_that_is_refused_is_embedded_in_halves(server: ModelServer) -> None:
+    async with (
+        HTTPEmbedder(server.url, "m", dimension=16) as embedder,
+        ACMS("s", open_storage("memory://"), embedder) as session,
+    ):
+        await session.ingest("user", "We chose PostgreSQL for the orders.")
+        await session.wait_pending()
+        server.longest = 250
+        items = await session.recall(LONG, budget=500)
+        assert (items.coverage, items.ledger.warnings) == (1.0, ())
+
+
+async def test_a_server_that_refuses_everything_is_no_matter_of_the_texts(server: ModelServer) -> None:
+    server.otherwise = Behave(status=400)
+    async with (
+        HTTPEmbedder(server.url, "m", dimension=16) as embedder,
+        ACMS("s", open_storage("memory://"), embedder) as session,
+    ):
+        for number in range(8):
+            await session.ingest("user", f"Order number {number} is shipped.")
+        await session.wait_pending()
+        assert (await session.recall("orders", budget=500)).coverage == 0.0
+        server.otherwise = Behave()
+        await session.wait_pending()
+        assert (await session.recall("orders?", budget=500)).coverage == 1.0

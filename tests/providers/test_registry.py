@@ -35,10 +35,10 @@ def nothing_stays_registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_names_of_what_ships() -> None:
-    assert registry.names("embedder") == ["http", "local", "openai"]
+    assert registry.names("embedder") == ["fastembed", "http", "local", "openai"]
     assert registry.names("summarizer") == ["anthropic", "extractive", "http", "openai"]
     assert registry.names("reflector") == ["anthropic", "http", "offline", "openai"]
-    assert registry.names("reranker") == ["http"]
+    assert registry.names("reranker") == ["fastembed", "http"]
 
 
 def test_what_needs_no_server_is_made_by_its_name() -> None:

@@ -543,6 +543,59 @@ async def test_one_text_an_embedder_refuses_keeps_no_other_from_its_vector(
         assert await missing(session) == []
 
 
+# ── queries, and languages ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Asymmetric(FakeEmbedder):
+    """Tells a question from a passage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions: list[str] = []
+
+    async def embed_query(self, text: str) -> list[float]:
+        self.questions.append(text)
+        return vector("cat sleeps all day" if text == "mog" else text)
+
+
+async def test_a_question_is_embedded_as_one_where_the_embedder_can(storage: Storage) -> None:
+    embedder = Asymmetric()
+    async with with_embedder(storage, embedder) as session:
+        await fill(session, *ABOUT, close=True)
+        await session.wait_pending()
+        await fill(session, "now")
+        items = await session.recall("mog")
+        assert items.best(1)[0].content == "the cat sleeps all day"
+        assert embedder.questions == ["mog"]
+        assert "mog" not in embedder.texts
+
+
+class Latin(FakeEmbedder):
+    """Reads ASCII only."""
+
+    def reads(self, text: str) -> bool:
+        return text.isascii()
+
+
+async def test_what_an_embedder_does_not_read_is_found_by_words_and_said_once(storage: Storage) -> None:
+    embedder = Latin()
+    async with with_embedder(storage, embedder) as session:
+        await fill(session, "我们的数据库是PostgreSQL", "orders run on PostgreSQL", close=True)
+        await fill(session, "now")
+        await session.wait_pending()
+        assert await missing(session) == []
+        assert all(text.isascii() for text in embedder.texts)
+        items = await session.recall("数据库")
+        assert "我们的数据库是PostgreSQL" in contents(items)
+        assert items.coverage == 0  # the question was not compared by meaning
+        assert items.ledger.warnings == (
+            "fake-1 does not read the language of some texts: they are ranked by words alone",
+        )
+        assert (await session.recall("数据库")).ledger.warnings == ()
+        items = await session.recall("orders")
+        assert items.ledger.warnings == ("1 of 3 messages have no vector: ranked by words alone",)
+
+
 # ── made again ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

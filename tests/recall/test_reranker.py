@@ -1,4 +1,4 @@
-"""A session with a reranker: it has the last word on the best of the past, and costs nothing but time when it fails."""
+"""A session with a reranker: it has a say in the order of the best of the past, and costs only time when it fails."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_time_to_rerank_must_be_above_nothing() -> None:
 # ── what it does ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_its_scores_are_the_relevance_and_stand_in_the_ledger(storage: Storage) -> None:
+async def test_its_scores_move_the_order_and_stand_in_the_ledger(storage: Storage) -> None:
     reranker = FakeReranker()
     async with await talked(storage, reranker) as session:
         items = await session.recall(QUERY, token_budget=500)
@@ -98,11 +98,15 @@ async def test_its_scores_are_the_relevance_and_stand_in_the_ledger(storage: Sto
         assert query == QUERY
         assert texts[0] == "user: orders run on PostgreSQL"  # the best one first, under its speaker's name
         past = {item.content: item for item in items if item.content != "now"}
-        assert past["orders at noon"].relevance == 0.9
-        assert past["orders run on PostgreSQL"].relevance == 0.4
-        assert past["orders at noon"].score > past["orders run on PostgreSQL"].score
+        async with session_on(storage) as plain:
+            before = {item.content: item for item in await plain.recall(QUERY, token_budget=500)}
+        noon, best = "orders at noon", "orders run on PostgreSQL"
+        assert before[noon].score < past[noon].score
+        assert past[best].score < before[best].score
+        assert past[noon].relevance == before[noon].relevance
         verdict = items.ledger.why(past["orders at noon"].id)
         assert verdict.parts["rerank"] == 0.9
+        assert verdict.score == past[noon].score
         assert verdict.parts["message"] > 0  # and what brought it before the reranker
         assert items.ledger.warnings == ()
 
@@ -123,7 +127,6 @@ async def test_a_mark_decides_between_equal_scores(storage: Storage) -> None:
         await session.close_episode()
         await session.ingest("user", "now")
         marked, plain, _ = await session.recall("orders", token_budget=500)
-        assert (marked.relevance, plain.relevance) == (0.9, 0.9)
         assert marked.score > plain.score
 
 
@@ -141,12 +144,19 @@ async def test_only_the_best_candidates_are_asked_about(storage: Storage) -> Non
         assert len(many.texts) == len(set(many.texts)) == 32
 
 
-async def test_the_least_relevance_is_that_of_the_reranker(storage: Storage) -> None:
-    async with await talked(storage, FakeReranker("noon|PostgreSQL")) as session:
-        items = await session.recall(QUERY, token_budget=500, min_relevance=0.8)
-        assert contents(items) == ["orders run on PostgreSQL", "orders at noon", "now"]
-        left_out = [one for one in items.ledger if one.rule == "min_relevance"]
-        assert [one.parts["rerank"] for one in left_out] == [0.4, 0.4]
+async def test_the_least_relevance_is_not_a_matter_of_the_reranker(storage: Storage) -> None:
+    async with session_on(storage) as plain, await talked(storage, FakeReranker()) as session:
+        items = await session.recall(QUERY, token_budget=500, min_relevance=0.5)
+        assert contents(items) == ["orders run on PostgreSQL", "orders of the database team", "now"]
+        assert contents(await plain.recall(QUERY, token_budget=500, min_relevance=0.5)) == contents(items)
+
+
+async def test_one_whose_scores_tell_nothing_moves_nothing(storage: Storage) -> None:
+    flat = FakeReranker("orders|cat")  # 0.9 for all
+    async with await talked(storage, flat) as session, session_on(storage) as plain:
+        items = await session.recall(QUERY, token_budget=500)
+        found = [item.content for item in items.best(5)]
+        assert found == [item.content for item in (await plain.recall(QUERY, token_budget=500)).best(5)]
 
 
 async def test_facts_are_scored_beside_messages(storage: Storage) -> None:
@@ -156,7 +166,8 @@ async def test_facts_are_scored_beside_messages(storage: Storage) -> None:
         await put(storage, context, noted("the orders database has 2 TB"))
         items = await session.recall(QUERY, token_budget=500)
         assert "the orders database has 2 TB" in reranker.texts
-        assert (items[0].source, items[0].relevance) == ("fact", 0.9)
+        assert items[0].source == "fact"
+        assert items.ledger.why(items[0].id).parts["rerank"] == 0.9
 
 
 async def test_every_door_that_recalls_asks_it(storage: Storage) -> None:
@@ -187,7 +198,8 @@ def test_blocking_code_has_it_too() -> None:
             session.ingest("user", text)
         session.close_episode()
         session.ingest("user", "now")
-        assert 0.9 in [item.relevance for item in session.recall(QUERY, token_budget=500)]
+        items = session.recall(QUERY, token_budget=500)
+        assert {verdict.parts.get("rerank") for verdict in items.ledger} == {0.9, 0.4, None}
 
 
 # ── what it never sees ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -259,7 +271,8 @@ async def test_one_that_fails_is_tried_again_as_the_config_says(storage: Storage
     reranker = FakeReranker()
     async with await talked(storage, reranker) as session:
         reranker.errors = [ConnectionError(), TimeoutError()]
-        assert (await session.recall(QUERY, token_budget=500))[-2].relevance == 0.9
+        items = await session.recall(QUERY, token_budget=500)
+        assert items.ledger.why(items[-2].id).parts["rerank"] == 0.9
         assert len(reranker.calls) == PATIENT.max_attempts
         reranker.errors = [ConnectionError() for _ in range(PATIENT.max_attempts)]
         items = await session.recall(QUERY, token_budget=500)

@@ -122,8 +122,8 @@ Ranking = Annotated[
     str | None,
     typer.Option(
         "--embedder",
-        metavar="auto|local|none|URL#MODEL",
-        help="What finds by meaning: the local model, none, or one on a server; default: ACMS_EMBEDDER, or auto.",
+        metavar="auto|local|none|fastembed#MODEL|URL#MODEL",
+        help="What finds by meaning: a local model, none, or one on a server; default: ACMS_EMBEDDER, or auto.",
     ),
 ]
 
@@ -445,7 +445,7 @@ def _in_shell_words(address: str) -> Generator[None]:
 
 
 def embedder(choice: str | None = None) -> Embedder | Literal["auto"] | None:
-    """Return what finds by meaning: auto, none, the name of an embedder, or URL#MODEL or URL#MODEL@DIMENSION."""
+    """Return what finds by meaning: auto, none, NAME or NAME#MODEL of the registry, URL#MODEL or with @DIMENSION."""
     name = choice or os.environ.get("ACMS_EMBEDDER") or "auto"
     if name == "auto":
         return "auto"
@@ -454,7 +454,7 @@ def embedder(choice: str | None = None) -> Embedder | Literal["auto"] | None:
     address, _, model = name.partition("#")
     if "://" not in address:
         try:
-            return registry.create("embedder", name)
+            return registry.create("embedder", address, **({"model": model} if model else {}))
         except MissingExtraError:
             raise
         except ConfigurationError as error:

@@ -11,6 +11,7 @@ from acms.runtime.lazy import lazily
 
 if TYPE_CHECKING:
     from acms.providers.anthropic import AnthropicReflector, AnthropicSummarizer
+    from acms.providers.fastembed import FastEmbedEmbedder, FastEmbedReranker
     from acms.providers.http import Endpoint
     from acms.providers.http_embedder import HTTPEmbedder
     from acms.providers.http_reflector import HTTPReflector
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from acms.providers.offline.reflector import OfflineReflector
     from acms.providers.offline.summarizer import ExtractiveSummarizer
     from acms.providers.openai import OpenAIEmbedder, OpenAIReflector, OpenAISummarizer
+    from acms.providers.refusal import InputRefusedError
     from acms.providers.retry import with_retry
     from acms.providers.server_counter import ServerTokenCounter
     from acms.providers.tokens import TiktokenCounter
@@ -31,11 +33,14 @@ __all__ = [
     "AnthropicSummarizer",
     "Endpoint",
     "ExtractiveSummarizer",
+    "FastEmbedEmbedder",
+    "FastEmbedReranker",
     "HTTPEmbedder",
     "HTTPReflector",
     "HTTPReranker",
     "HTTPSource",
     "HTTPSummarizer",
+    "InputRefusedError",
     "LocalEmbedder",
     "LocalTokenizer",
     "OfflineReflector",
@@ -52,11 +57,14 @@ _HOMES = {
     "AnthropicSummarizer": "acms.providers.anthropic",
     "Endpoint": "acms.providers.http",
     "ExtractiveSummarizer": "acms.providers.offline.summarizer",
+    "FastEmbedEmbedder": "acms.providers.fastembed",
+    "FastEmbedReranker": "acms.providers.fastembed",
     "HTTPEmbedder": "acms.providers.http_embedder",
     "HTTPReflector": "acms.providers.http_reflector",
     "HTTPReranker": "acms.providers.http_reranker",
     "HTTPSource": "acms.providers.http_source",
     "HTTPSummarizer": "acms.providers.http_summarizer",
+    "InputRefusedError": "acms.providers.refusal",
     "LocalEmbedder": "acms.providers.local",
     "LocalTokenizer": "acms.providers.local_tokenizer",
     "OfflineReflector": "acms.providers.offline.reflector",

@@ -26,6 +26,7 @@ from acms.config import RetryConfig
 from acms.errors import ACMSError, ConfigurationError, ProviderError
 from acms.observability.logging import log
 from acms.providers.addresses import Guard, Resolve, resolve
+from acms.providers.refusal import REFUSALS, says_too_long
 from acms.providers.retry import with_retry
 from acms.runtime.threads import breathe, in_thread
 
@@ -58,12 +59,15 @@ class StatusError(ProviderError):
         param: str = "",
         retryable: bool = False,
         retry_after: float | None = None,
+        too_long: bool = False,
     ) -> None:
         super().__init__(message, provider=provider, retryable=retryable, retry_after=retry_after)
         #: The status of HTTP.
         self.status = status
         #: The field of the request that the server complains of, where it names one.
         self.param = param
+        #: Whether the server refused the texts themselves: sent again as they are, they are refused again.
+        self.refuses_input = too_long or status in REFUSALS
 
 
 class UnreachableError(ProviderError):
@@ -139,6 +143,8 @@ class Endpoint:
         self._url = _address(base_url, trusted)
         #: Named in every error: the host, unless it was given.
         self.provider = provider or self._url.host
+        #: The host of the address.
+        self.host = self._url.host
         self._key = None if api_key is None else _Secret(_clean(api_key, "api_key"))
         self._key_header = key_header
         self._headers = {name: _clean(value, f"headers[{name!r}]") for name, value in (headers or {}).items()}
@@ -297,7 +303,8 @@ class Endpoint:
             status = response.status_code
             if 200 <= status < 300:
                 return await self._read(response) if whole else b""
-            code, param = self._complaint(await self._head(response))
+            code, param, too_long = self._complaint(await self._head(response))
+            too_long = too_long and status not in _PASSING  # "too large" of a rate limit passes
         finally:
             await response.aclose()
         words = " ".join(filter(None, (code, param)))
@@ -310,10 +317,11 @@ class Endpoint:
         raise StatusError(
             f"{self.provider} {said}",
             provider=self.provider,
-            retryable=passing(status),
+            retryable=passing(status) and not too_long,
             retry_after=wait,
             status=status,
             param=param,
+            too_long=too_long,
         )
 
     async def _read(self, response: httpx2.Response) -> bytes:
@@ -349,15 +357,21 @@ class Endpoint:
     def _unreachable(self, why: str) -> ProviderError:
         return UnreachableError(f"{self.provider}: {why}", provider=self.provider, retryable=True)
 
-    def _complaint(self, body: bytes) -> tuple[str, str]:
-        """Return the server's code for an error and the field at fault, where they are short, clean and no secret."""
+    def _complaint(self, body: bytes) -> tuple[str, str, bool]:
+        """Return the server's code for an error, the field at fault, and whether the input was too long.
+
+        Code and field only where they are short, clean and no secret.
+        """
         try:
             found = json.loads(body)
             error = found.get("error", found)
+            if isinstance(error, str):
+                return "", "", says_too_long(error)
             code, param = error.get("code") or error.get("type"), error.get("param")
+            message = error.get("message") or error.get("detail")
         except (ValueError, AttributeError, RecursionError):
-            return "", ""
-        return self._word(code), self._word(param)
+            return "", "", False
+        return self._word(code), self._word(param), says_too_long(message)
 
     def _word(self, found: object) -> str:
         if not isinstance(found, str) or not _CODE.fullmatch(found):

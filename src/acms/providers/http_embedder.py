@@ -1,17 +1,21 @@
-"""An embedder on a model server that speaks `/embeddings`, as OpenAI, vLLM, Ollama, LM Studio and many others do."""
+"""An embedder on a model server: of OpenAI, Cohere, Jina or Voyage, or one that speaks `/embeddings` as many do."""
 
 from __future__ import annotations
 
 import base64
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from acms.errors import ConfigurationError, ProviderError, ValidationError
+from acms.model import Json
 from acms.providers.arguments import model_name, whole
-from acms.providers.http import Endpoint, OverEndpoint, endpoint
+from acms.providers.http import Endpoint, OverEndpoint, StatusError, endpoint
+from acms.providers.model_prompts import Prompts, find_prompts, name_space
+from acms.providers.refusal import InputRefusedError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,26 +29,100 @@ _KNOWN = {
     "nomic-embed-text": 768,
     "mxbai-embed-large": 1024,
     "bge-m3": 1024,
+    "embeddinggemma": 768,
+    "embed-v4.0": 1536,
+    "embed-multilingual-v3.0": 1024,
+    "embed-english-v3.0": 1024,
+    "voyage-3.5": 1024,
+    "voyage-3.5-lite": 1024,
+    "voyage-3-large": 1024,
+    "jina-embeddings-v3": 1024,
+    "jina-embeddings-v4": 2048,
 }
-_SHORTENED = ("text-embedding-3-",)  # models that give a vector of any size below their own when asked to
-_TEXTS = 256
+"""Numbers in a vector of models, when no size is asked for."""
+_SHORTENED = (
+    "text-embedding-3-",
+    "embed-v4",
+    "voyage-3.5",
+    "voyage-3-large",
+    "jina-embeddings-v3",
+    "jina-embeddings-v4",
+)
+"""Models that give a vector of any size below their own when asked to."""
 _BYTES = 250_000  # of one request: a byte is at most a token, and OpenAI takes 300,000
 _BLANK = "."  # stands for a text without a letter, which servers refuse
 
 
-class ModelEmbedder(ABC):
-    """What embedders of served models share: sizes, batches, and reading the vectors of an answer."""
+class API(NamedTuple):
+    """How a server is asked for vectors, and how it is told a query from a passage."""
 
-    def __init__(self, model: str, provider: str, dimension: int | None, longest: int) -> None:
+    path: str = "embeddings"
+    #: Fields of the request: of the texts, and of the size of a vector.
+    texts: str = "input"
+    size: str = "dimensions"
+    #: Fields that are sent with a query, and with passages.
+    query: Mapping[str, Json] = {}
+    passage: Mapping[str, Json] = {}
+    #: Texts of one request, at most.
+    most: int = 256
+
+
+_FLOAT: Mapping[str, Json] = {"embedding_types": ["float"]}
+_APIS = {
+    "openai": API(),
+    "cohere": API(
+        "embed",
+        "texts",
+        "output_dimension",
+        {**_FLOAT, "input_type": "search_query"},
+        {**_FLOAT, "input_type": "search_document"},
+        96,
+    ),
+    "jina": API(query={"task": "retrieval.query"}, passage={"task": "retrieval.passage"}),
+    "voyage": API(
+        size="output_dimension", query={"input_type": "query"}, passage={"input_type": "document"}, most=128
+    ),
+}
+"""APIs by name: docs.cohere.com/reference/embed, jina.ai/embeddings, docs.voyageai.com/reference/embeddings-api."""
+_HOSTS = {"cohere.com": "cohere", "cohere.ai": "cohere", "jina.ai": "jina", "voyageai.com": "voyage"}
+"""APIs of hosts and of those below them."""
+_UNTASKED = re.compile("jina-embeddings-v[12]|jina-clip-v1")
+"""Models of Jina that have no tasks."""
+
+
+class ModelEmbedder(ABC):
+    """What embedders of served models share: sizes, batches, prompts, and reading the vectors of an answer."""
+
+    def __init__(
+        self,
+        model: str,
+        provider: str,
+        dimension: int | None,
+        longest: int,
+        *,
+        api: str = "openai",
+        query_prefix: str | None = None,
+        passage_prefix: str | None = None,
+    ) -> None:
         model = model_name(model)
+        self._api = _APIS[api]
+        if api == "jina" and _UNTASKED.match(model):
+            self._api = _APIS["openai"]
+        known = find_prompts(model) if api == "openai" else Prompts()
+        self._prompts = Prompts(
+            known.query if query_prefix is None else query_prefix,
+            known.passage if passage_prefix is None else passage_prefix,
+        )
         size = _KNOWN.get(model) if dimension is None else dimension
         if size is None:
             raise ConfigurationError(
                 f"the size of {model}'s vectors is not known: give dimension",
                 options=("dimension=…, from the model's card",),
             )
-        #: Names the model: vectors of two models are never compared.
-        self.model = model
+        self._model = model
+        label = self._api.passage.get("input_type") or self._api.passage.get("task") or ""
+        #: Names the model, and what is said to it of a passage: vectors made otherwise are never compared.
+        self.model = name_space(model, f"{self._prompts.passage}{label}")
         #: Named in errors.
         self.provider = provider
         self._dimension = whole(size, "dimension")
@@ -62,24 +140,42 @@ class ModelEmbedder(ABC):
         """
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise ValidationError("must be a list of texts", field="texts")
+        sent = [self._sent(text, self._prompts.passage) for text in texts]
         vectors = np.empty((len(texts), self.dimension), np.float32)
         done = 0
-        for batch in _batches([self._sent(text) for text in texts]):
-            vectors[done : done + len(batch)] = await self._ask(batch)
+        for batch in _batches(sent, self._api.most):
+            vectors[done : done + len(batch)] = await self._asked(batch, self._api.passage)
             done += len(batch)
         return vectors
 
-    @abstractmethod
-    async def _ask(self, texts: list[str]) -> NDArray[np.float32]: ...
+    async def embed_query(self, text: str) -> NDArray[np.float32]:
+        """Return the vector of a question, to be compared with those of `embed`: float32 of shape (dimension,)."""
+        if not isinstance(text, str):
+            raise ValidationError("must be a text", field="text")
+        (vector,) = await self._asked([self._sent(text, self._prompts.query)], self._api.query)
+        return vector
 
-    def _sent(self, text: str) -> str:
+    async def _asked(self, texts: list[str], more: Mapping[str, Json]) -> NDArray[np.float32]:
+        try:
+            return await self._ask(texts, more)
+        except StatusError as error:
+            if not error.refuses_input:
+                raise
+            raise InputRefusedError(str(error), provider=self.provider, options=error.options) from error
+
+    @abstractmethod
+    async def _ask(self, texts: list[str], more: Mapping[str, Json]) -> NDArray[np.float32]:
+        """Ask for the vectors of texts, with more fields in the request."""
+        ...
+
+    def _sent(self, text: str, prefix: str) -> str:
         cut = text.encode("utf-8", "replace")[: self._longest].decode("utf-8", "ignore")
-        return cut if any(map(str.isprintable, cut)) and cut.strip() else _BLANK
+        return prefix + cut if any(map(str.isprintable, cut)) and cut.strip() else _BLANK
 
     def _settings(self) -> dict[str, Any]:
         """Return what is asked for besides the texts."""
-        shortened = self.model.startswith(_SHORTENED) and self.dimension != _KNOWN.get(self.model)
-        return {"model": self.model, **({"dimensions": self.dimension} if shortened else {})}
+        shortened = self._model.startswith(_SHORTENED) and self.dimension != _KNOWN.get(self._model)
+        return {"model": self._model, **({self._api.size: self.dimension} if shortened else {})}
 
     def _vectors(self, found: list[dict[str, Any]], count: int) -> NDArray[np.float32]:
         """Read the rows of an answer; LookupError, TypeError or ValueError when they are not what was asked for."""
@@ -89,7 +185,7 @@ class ModelEmbedder(ABC):
             raise ValueError("no numbers")
         if sizes != {self.dimension}:
             raise ProviderError(
-                f"{self.model} gives vectors of {', '.join(map(str, sorted(sizes)))} numbers, not {self.dimension}",
+                f"{self._model} gives vectors of {', '.join(map(str, sorted(sizes)))} numbers, not {self.dimension}",
                 provider=self.provider,
                 options=("give the size of the model's vectors as dimension",),
             )
@@ -102,10 +198,16 @@ class ModelEmbedder(ABC):
 class HTTPEmbedder(OverEndpoint, ModelEmbedder):
     """An embedding model on a server: `base_url` ends where `/embeddings` is added, as in "https://api.openai.com/v1".
 
+    `api` is "openai", which most servers speak, llama.cpp, vLLM, Ollama and Text Embeddings Inference among them, or
+    "cohere" (an address that ends in /v2), "jina" or "voyage"; by default the one of the host. The last three are told
+    a query from a passage in their own field. Otherwise `query_prefix` and `passage_prefix` are put before a text: by
+    default what the cards of e5, EmbeddingGemma, bge, nomic and a few others ask for, by the name of the model.
+
     `dimension` may be left out for models of OpenAI and a few others; for any other one it must be given, as vectors of
-    the wrong size are refused. A model of the text-embedding-3 family is asked for as many numbers as `dimension` says.
+    the wrong size are refused. A model that can shorten its vectors is asked for as many numbers as `dimension` says.
     Of a longer text the first `longest` bytes of UTF-8 are embedded. Many texts go in several requests, one after the
-    other; when one fails for good, `ProviderError` is raised and none of the vectors is returned.
+    other; when one fails for good, `ProviderError` is raised and none of the vectors is returned;
+    `InputRefusedError` when the server refuses the texts themselves.
 
     Give an `Endpoint` in place of the address for headers, limits and addresses that are not trusted. Close it, or use
     it as a block: connections are kept open between calls.
@@ -118,30 +220,58 @@ class HTTPEmbedder(OverEndpoint, ModelEmbedder):
         *,
         api_key: str | None = None,
         dimension: int | None = None,
+        api: Literal["openai", "cohere", "jina", "voyage"] | None = None,
+        query_prefix: str | None = None,
+        passage_prefix: str | None = None,
         timeout: float = 30.0,
         max_retries: int = 3,
         longest: int = 8_000,
     ) -> None:
         self._endpoint = endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
-        super().__init__(model, self._endpoint.provider, dimension, longest)
+        if api is not None and api not in _APIS:
+            raise ConfigurationError(
+                f"api must be one of {', '.join(_APIS)}, not {api!r}", options=tuple(_APIS)
+            )
+        super().__init__(
+            model,
+            self._endpoint.provider,
+            dimension,
+            longest,
+            api=api or _api_of_host(self._endpoint.host),
+            query_prefix=query_prefix,
+            passage_prefix=passage_prefix,
+        )
 
     def __repr__(self) -> str:
-        return f"HTTPEmbedder({self._endpoint!r}, {self.model!r}, dimension={self.dimension})"
+        return f"HTTPEmbedder({self._endpoint!r}, {self._model!r}, dimension={self.dimension})"
 
-    async def _ask(self, texts: list[str]) -> NDArray[np.float32]:
+    async def _ask(self, texts: list[str], more: Mapping[str, Json]) -> NDArray[np.float32]:
+        body = {**self._settings(), **more, self._api.texts: texts}
         return await self._endpoint.post(
-            "embeddings",
-            {**self._settings(), "input": texts},
-            lambda answer: self._vectors(answer["data"], len(texts)),
+            self._api.path, body, lambda answer: self._vectors(_rows_of(answer), len(texts))
         )
 
 
-def _batches(texts: list[str]) -> list[list[str]]:
+def _api_of_host(host: str) -> str:
+    for known, api in _HOSTS.items():
+        if host == known or host.endswith(f".{known}"):
+            return api
+    return "openai"
+
+
+def _rows_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of an answer; Cohere gives the vectors alone, under their type."""
+    if "data" in answer:
+        return answer["data"]
+    return [{"embedding": vector} for vector in answer["embeddings"]["float"]]
+
+
+def _batches(texts: list[str], most: int) -> list[list[str]]:
     batches: list[list[str]] = []
     size = _BYTES
     for text in texts:
         length = len(text.encode())
-        if size + length > _BYTES or len(batches[-1]) == _TEXTS:
+        if size + length > _BYTES or len(batches[-1]) == most:
             batches.append([])
             size = 0
         batches[-1].append(text)

@@ -1,4 +1,4 @@
-"""A reranker on a model server that speaks `/rerank`, as Jina, Cohere, vLLM, llama.cpp and many others do."""
+"""A reranker on a model server that speaks `/rerank`, as Cohere, Jina, Voyage, vLLM, llama.cpp and many others do."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 
 from acms.errors import ProviderError, ValidationError
 from acms.providers.arguments import model_name, whole
-from acms.providers.http import Endpoint, OverEndpoint, endpoint
+from acms.providers.http import Endpoint, OverEndpoint, StatusError, endpoint
 
 __all__ = ["HTTPReranker"]
 
 _LONGEST = 8_000
+_LEAST = 500
+"""Bytes below which texts are not cut further for a server that refuses them."""
 
 
 class HTTPReranker(OverEndpoint):
@@ -21,6 +23,7 @@ class HTTPReranker(OverEndpoint):
     All texts go in one request; of a longer one the first `longest` bytes of UTF-8. At most `candidates` are asked
     about in a recall. Some servers, llama.cpp among them, answer with logits for most models: `logits=True` maps these
     to [0, 1] by the logistic function; without it a score outside of [0, 1] is a `ProviderError`.
+    Texts that a server refuses as too long are cut to half, and asked about again, down to 500 bytes.
     A session asks again by itself, within `RecallConfig.rerank_seconds`; `max_retries` is for who calls it directly.
 
     Give an `Endpoint` in place of the address for headers, limits and addresses that are not trusted. Close it, or use
@@ -58,20 +61,27 @@ class HTTPReranker(OverEndpoint):
             raise ValidationError("must be a list of texts", field="texts")
         if not texts:
             return []
+        longest = self._longest
+        while True:
+            try:
+                return await self._ask(query, texts, longest)
+            except StatusError as error:
+                if not error.refuses_input or longest < 2 * _LEAST:
+                    raise
+                longest //= 2
+
+    async def _ask(self, query: str, texts: Sequence[str], longest: int) -> list[float]:
         body = {
             "model": self.model,
-            "query": self._cut(query),
-            "documents": [self._cut(text) for text in texts],
+            "query": _cut(query, longest),
+            "documents": [_cut(text, longest) for text in texts],
             "return_documents": False,
         }
         return await self._endpoint.post("rerank", body, lambda answer: self._scores(answer, len(texts)))
 
-    def _cut(self, text: str) -> str:
-        return text.encode("utf-8", "replace")[: self._longest].decode("utf-8", "ignore")
-
     def _scores(self, answer: dict[str, Any], count: int) -> list[float]:
         """Read an answer; LookupError, TypeError or ValueError when it is not what was asked for."""
-        rows = answer["results"]
+        rows = answer["results"] if "results" in answer else answer["data"]  # Voyage says "data"
         by_place = {row["index"]: row["relevance_score"] for row in rows}
         if len(rows) != count:
             raise ValueError("not one score for each text")
@@ -86,6 +96,10 @@ class HTTPReranker(OverEndpoint):
                 options=("pass logits=True when the server answers with logits",),
             )
         return scores
+
+
+def _cut(text: str, longest: int) -> str:
+    return text.encode("utf-8", "replace")[:longest].decode("utf-8", "ignore")
 
 
 def _logistic(value: float) -> float:

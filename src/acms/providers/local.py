@@ -18,6 +18,7 @@ import numpy as np
 
 from acms.errors import ConfigurationError, MissingExtraError, ValidationError
 from acms.providers.minilm import DIMENSION, MiniLM, WordPieces, read_weights
+from acms.text.tokenizer import ENGLISH, UNKNOWN, detect, words
 
 if TYPE_CHECKING:
     from acms.providers.minilm import Array
@@ -28,6 +29,8 @@ _MOST_PIECES = 256  # the longest text by the model's card
 _STEP = 8  # lengths are padded to a multiple of this
 _ROWS = 512  # word pieces of one batch: their numbers stay in the cache of one core
 _SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
+_AFTER_LATIN = "\u0250"
+"""The first letter behind the blocks of Latin letters."""
 _LOADING = threading.Lock()
 
 
@@ -38,9 +41,10 @@ B = TypeVar("B")
 class LocalEmbedder:
     """all-MiniLM-L6-v2 on this machine: English, 384 dimensions, the first 256 word pieces of a text.
 
-    Without the extra `local` it raises `MissingExtraError`. The first `embed` of a process loads the weights, once
-    for all instances; all work is done in worker threads, at most `threads` of them, whatever the number of calls and
-    event loops. Calls may overlap: they take turns batch by batch, and a cancelled one stops after the batches in hand.
+    A session ranks by words what it does not read (`reads`). Without the extra `local` it raises `MissingExtraError`.
+    The first `embed` of a process loads the weights, once for all instances; all work is done in worker threads, at
+    most `threads` of them, whatever the number of calls and event loops. Calls may overlap: they take turns batch by
+    batch, and a cancelled one stops after the batches in hand.
 
     The vector of a text depends on nothing but the text, to the last bit: not on `threads`, on the other texts, on
     the threads BLAS may use; another kind of processor may differ in the sixth decimal. While a batch is computed,
@@ -78,6 +82,15 @@ class LocalEmbedder:
 
         await asyncio.gather(*(work() for _ in range(self.threads)))
         return vectors
+
+    def reads(self, text: str) -> bool:
+        """Whether a text is English, or too short to tell: in any other language vectors rank worse than words.
+
+        False where most letters are of another script than Latin, or most function words of another language.
+        """
+        letters = [letter for letter in text if letter.isalpha()]
+        latin = sum(letter < _AFTER_LATIN for letter in letters)
+        return 2 * latin >= len(letters) and detect(words(text)) in (UNKNOWN, ENGLISH)
 
     async def _in_thread(self, work: Callable[[A], B], given: A) -> B:
         with self._starting:

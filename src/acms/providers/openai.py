@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from acms.errors import MissingExtraError
+from acms.model import Json
 from acms.providers.http_embedder import ModelEmbedder
 from acms.providers.http_summarizer import ModelSummarizer
 from acms.providers.reflector import ANSWER_TOKENS, ModelReflector
@@ -60,8 +61,9 @@ class OpenAIEmbedder(OverClient, ModelEmbedder):
     `dimension` may be left out for OpenAI's own models; for any other one it must be given. A model of the
     text-embedding-3 family is asked for as many numbers as `dimension` says. Of a longer text the first `longest` bytes
     of UTF-8 are embedded. Many texts go in several requests, one after the other; when one fails for good,
-    `ProviderError` is raised and none of the vectors is returned. How often a call is tried, and how long it may take,
-    is set on the client; so is its end.
+    `ProviderError` is raised and none of the vectors is returned; `InputRefusedError` when the server refuses the
+    texts themselves. What the card of a known model asks for is put before a query and before a passage. How often a
+    call is tried, and how long it may take, is set on the client; so is its end.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class OpenAIEmbedder(OverClient, ModelEmbedder):
         OverClient.__init__(self, client_of(client, _CLIENT))
         ModelEmbedder.__init__(self, model, _PROVIDER, dimension, longest)
 
-    async def _ask(self, texts: list[str]) -> NDArray[np.float32]:
+    async def _ask(self, texts: list[str], more: Mapping[str, Json]) -> NDArray[np.float32]:
         return await asked(
             lambda: self._client.embeddings.create(input=texts, **self._settings()),
             lambda answer: self._vectors(

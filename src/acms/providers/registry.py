@@ -18,9 +18,11 @@ _OF_CLIENT = ("base_url", "api_key", "timeout", "max_retries")
 
 # what ships with ACMS, imported when it is asked for: the room, and the class in it
 _BUILT_IN: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("embedder", "fastembed"): ("fastembed", "FastEmbedEmbedder"),
     ("embedder", "http"): ("http_embedder", "HTTPEmbedder"),
     ("embedder", "local"): ("local", "LocalEmbedder"),
     ("embedder", "openai"): ("openai", "OpenAIEmbedder"),
+    ("reranker", "fastembed"): ("fastembed", "FastEmbedReranker"),
     ("reranker", "http"): ("http_reranker", "HTTPReranker"),
     ("summarizer", "anthropic"): ("anthropic", "AnthropicSummarizer"),
     ("summarizer", "extractive"): ("offline.summarizer", "ExtractiveSummarizer"),

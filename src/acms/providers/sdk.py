@@ -14,6 +14,7 @@ from acms.errors import ConfigurationError, ProviderError
 from acms.providers.arguments import model_name
 from acms.providers.chat import THINKING, wordless
 from acms.providers.http import REFUSED, StatusError, garbled, passing, without_key
+from acms.providers.refusal import says_too_long
 
 __all__ = ["OverClient", "SDKChat", "asked", "client_of", "made"]
 
@@ -139,11 +140,13 @@ def _failure(error: Exception, provider: str) -> ProviderError:
     if "APIResponseValidationError" in kinds or isinstance(error, ValueError):  # ValueError: no JSON, no data
         return garbled(provider)
     if isinstance(status, int):
+        too_long = status >= 500 and says_too_long(str(error))
         return StatusError(
             f"{provider} answered {status}",
             provider=provider,
             status=status,
-            retryable=passing(status),
+            retryable=passing(status) and not too_long,
+            too_long=too_long,
         )
     if kinds & set(_BROKEN) or isinstance(error, OSError):
         return ProviderError(

@@ -4,6 +4,7 @@ A message is committed and acknowledged first and embedded in the background: an
 vector, never a message, and its writer no time (rule 2.4). What was acknowledged waits here in a bounded queue, and the
 next recall of its log waits for it, bounded too. Everything else that lacks a vector is asked of the store, not
 remembered: that covers a full queue, a provider that failed, a process that was killed, and a new model (rule 2.3).
+A text that the model refuses is embedded in parts, and without a vector when its parts are refused too.
 
 A model reads so many words and no more, so a long text is embedded in chunks of about 170 words that end with a
 sentence, of which the nearest counts. Who speaks is part of every text, and when it was said of the first. A fact is
@@ -16,9 +17,9 @@ import asyncio
 import logging
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from acms.model import Derived, Draft, Embedded, Kind, Privacy, State
 from acms.observability.logging import log
 from acms.ports import Embedder, StorageBackend
 from acms.privacy.modes import mode_of
+from acms.providers.refusal import InputRefusedError
 from acms.recall.patience import PATIENCE, patience
 from acms.storage import handles
 from acms.text.index_record import named
@@ -39,6 +41,11 @@ WORDS = 170
 """Words of a chunk, at most, unless one sentence is longer."""
 PARTS = 64
 """Chunks of one entry, at most."""
+
+SHORTEST = 100
+"""Characters of a part of a refused text, at least."""
+PROBE = "text"
+"""What every model takes: a model that refuses it refuses everything."""
 
 _MONTHS = (
     "January February March April May June July August September October November December".split()
@@ -141,6 +148,11 @@ class Embedding:
         self.storage = storage
         self._mode = mode
         self._embedder = embedder
+        given: Any = embedder  # two methods are optional
+        self._embed_query: Callable[[str], Awaitable[Any]] | None = getattr(given, "embed_query", None)
+        self._reads: Callable[[str], bool] | None = getattr(given, "reads", None)
+        #: Whether it met a text that the model does not read, and whether that was said.
+        self._met_unread = self._said_unread = False
         self.dimension = embedder.dimension
         #: Names it where it is told who ranked.
         self.model: str = getattr(embedder, "model", None) or type(embedder).__name__
@@ -174,7 +186,7 @@ class Embedding:
         found = self._queries.get(text)
         if found is None:
             try:
-                (found,) = await self._call([text])
+                found = await self._embed_question(text)
             except Exception as error:
                 self._failed("query", error)
                 return None
@@ -186,14 +198,30 @@ class Embedding:
         return found
 
     def passages(self, draft: Draft) -> list[Passage]:
-        """Return the texts of an entry that may be sent to the embedder; none of a blocked one."""
+        """Return the texts of an entry that may be sent to the embedder and that it reads; none of a blocked one."""
         mode = mode_of(self._mode, draft.privacy)
-        if mode is None:
-            return passages(draft)
-        from acms.privacy.redact_entry import embedded  # the rules come with it
+        shown: Draft | None = draft
+        if mode is not None:
+            from acms.privacy.redact_entry import embedded  # the rules come with it
 
-        shown = embedded(draft, mode)
-        return [] if shown is None else passages(shown)
+            shown = embedded(draft, mode)
+        return [] if shown is None else [one for one in passages(shown) if self.reads(one.text)]
+
+    def reads(self, text: str) -> bool:
+        """Whether the model knows the language of a text; the first one that it does not know is logged."""
+        if self._reads is None or self._reads(text):
+            return True
+        if not self._met_unread:
+            self._met_unread = True
+            log(logging.WARNING, "language_not_read", space=self.space)
+        return False
+
+    def take_notice(self) -> tuple[str, ...]:
+        """Return, once, that the model does not read all that was said."""
+        if not self._met_unread or self._said_unread:
+            return ()
+        self._said_unread = True
+        return (f"{self.model} does not read the language of some texts: they are ranked by words alone",)
 
     # ── the queue ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -445,17 +473,51 @@ class Embedding:
         try:
             return [*await self._rows(drafts)]
         except Exception as error:
-            if len(drafts) == 1:
+            if len(drafts) == 1 and not isinstance(error, InputRefusedError):
                 raise
             self._tell("entries", error)
         found: list[list[Derived] | None] = [None] * len(drafts)
         for number, one in enumerate(drafts):
             try:
-                (found[number],) = await self._rows([one])
+                found[number] = await self._rows_of_one(*one)
             except Exception:
                 if number >= min(2, len(drafts) - 1) and not any(found):  # it is no matter of the texts
                     raise
         return found
+
+    async def _rows_of_one(self, version: int, draft: Draft) -> list[Derived]:
+        """Return the vectors of an entry; of a text that is refused, those of its parts that are not.
+
+        An entry of which every part is refused is stored without a vector, so that it is not asked for again.
+        """
+        try:
+            (rows,) = await self._rows([(version, draft)])
+            return rows
+        except InputRefusedError:
+            parts = [part for one in self.passages(draft) for part in await self._accepted(one)]
+            if not parts:
+                await self._call([PROBE])  # raises when the model refuses everything
+            log(logging.WARNING, "input_refused", space=self.space, version=version, parts=len(parts))
+            known = {part.text: vector for part, vector in parts}
+            return self._stored(version, [part for part, _ in parts], known)
+
+    async def _accepted(self, passage: Passage) -> list[tuple[Passage, NDArray[np.float32]]]:
+        """Return what of a passage is not refused, in parts, with their vectors."""
+        try:
+            (vector,) = await self._call([passage.text])
+            return [(passage, vector)]
+        except InputRefusedError:
+            size = passage.end - passage.start
+            if size < 2 * SHORTEST:
+                return []
+            lead = passage.text[: len(passage.text) - size]
+            content = passage.text[len(lead) :]
+            middle = find_middle(content)
+            halves = (
+                Passage(passage.start, passage.start + middle, lead + content[:middle]),
+                Passage(passage.start + middle, passage.end, lead + content[middle:]),
+            )
+            return [part for half in halves for part in await self._accepted(half)]
 
     async def _rows(self, drafts: Sequence[tuple[int, Draft]]) -> list[list[Derived]]:
         """Return the vectors of each entry, as they are stored."""
@@ -519,10 +581,40 @@ class Embedding:
     async def _call(self, texts: list[str]) -> NDArray[np.float32]:
         async with asyncio.timeout(SECONDS):
             found = np.asarray(await self._embedder.embed(texts), np.float32)
-        if found.shape != (len(texts), self.dimension) or not np.isfinite(found).all():
+        return self._checked(found, len(texts))
+
+    async def _embed_question(self, text: str) -> NDArray[np.float32]:
+        """Return the vector of a question: of one that is refused, the mean of those of its halves."""
+        try:
+            if self._embed_query is None:
+                (vector,) = await self._call([text])
+                return vector
+            async with asyncio.timeout(SECONDS):
+                found = np.asarray(await self._embed_query(text), np.float32)
+            (vector,) = self._checked(found[None], 1)
+            return vector
+        except InputRefusedError:
+            if len(text) < 2 * SHORTEST:
+                raise
+            middle = find_middle(text)
+            halves = [await self._embed_question(half) for half in (text[:middle], text[middle:])]
+            (vector,) = self._checked(np.sum(halves, axis=0)[None], 1)
+            return vector
+
+    def _checked(self, found: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+        """Return vectors with length 1; `ProviderError` for anything else than so many of finite numbers."""
+        if found.shape != (count, self.dimension) or not np.isfinite(found).all():
             raise ProviderError(
-                f"embedder gave {found.shape}, not {len(texts)} vectors of {self.dimension} finite numbers",
+                f"embedder gave {found.shape}, not {count} vectors of {self.dimension} finite numbers",
                 provider=self.space,
             )
         norms = np.sqrt(np.einsum("ij,ij->i", found, found))
         return np.asarray(found / np.where(norms > 0, norms, 1)[:, None], np.float32)
+
+
+def find_middle(text: str) -> int:
+    """Return the place of the space that is nearest to the middle of a text, or the middle itself."""
+    middle = len(text) // 2
+    before, behind = text.rfind(" ", 0, middle), text.find(" ", middle)
+    spaces = [place for place in (before, behind) if 0 < place < len(text) - 1]
+    return min(spaces, key=lambda place: abs(place - middle), default=middle)

@@ -410,11 +410,14 @@ async def ranked(
     field = log.field
     allowed = None if asked is None else await _allowed(reader, field, asked)
     vector = None
+    warnings: list[str] = []
     if embedding is not None:
-        vector = await embedding.query(reader.stage.text(remove_speakers(query, field.speakers)))
-    warnings: tuple[str, ...] = ()
-    if embedding is not None and vector is None:
-        warnings = ("the embedder did not answer: ranked by words alone",)
+        text = reader.stage.text(remove_speakers(query, field.speakers))
+        if embedding.reads(text):
+            vector = await embedding.query(text)
+            if vector is None:
+                warnings.append("the embedder did not answer: ranked by words alone")
+        warnings += embedding.take_notice()
     space = None if vector is None or embedding is None else embedding.space
     question = parse_query(
         query, field.speakers, space=space, vector=vector, markers=markers, marker_weights=weights
@@ -426,8 +429,10 @@ async def ranked(
         return found
 
     found = await asyncio.to_thread(work) if len(field) > THREAD_ABOVE else work()
-    if warnings:
+    if embedding is not None and vector is None:
         found.coverage = 0.0
+    elif without := round((1 - found.coverage) * field.texts):
+        warnings.append(f"{without:,} of {field.texts:,} messages have no vector: ranked by words alone")
     return Ranked(
         context or "",
         log.version,
@@ -436,7 +441,7 @@ async def ranked(
         log.stale,
         log.made,
         log.times,
-        warnings,
+        tuple(warnings),
     )
 
 
@@ -572,12 +577,11 @@ def plan_recall(
         question = Reranked(
             query=asked.query,
             most=asked.rerank,
-            min_relevance=asked.min_relevance,
             external_share=asked.external_share,
         )
         offered = yield from reranked(offered, question, warnings)
 
-    if asked.relevant and not asked.rerank:
+    if asked.relevant:
         past, neighbours = split_neighbours(offered.past, asked.budget)
         offered = replace(offered, past=past, rejected=[*offered.rejected, *neighbours])
 
@@ -601,7 +605,7 @@ def _terms(found: Ranked, asked: Recall, latest: Entry | None, beside: Beside | 
     asks = latest is not None and latest.content.strip() == asked.query.strip()
     itself = {latest.id} if latest is not None and asks and asked.relevant else frozenset[str]()
     return Terms(
-        min_relevance=0.0 if asked.rerank else asked.min_relevance,
+        min_relevance=asked.min_relevance,
         exclude=asked.exclude | itself,
         include_current=asked.include_current,
         answers_only=asked.relevant,

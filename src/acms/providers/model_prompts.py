@@ -1,0 +1,51 @@
+"""Words that embedding models want before a query, or before a text that is searched.
+
+A model trained with such words ranks worse without them. The sources are the model cards of e5, EmbeddingGemma, bge,
+nomic-embed-text, mxbai-embed-large, snowflake-arctic-embed and Qwen3-Embedding.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+__all__ = ["Prompts", "find_prompts"]
+
+
+class Prompts(NamedTuple):
+    """What is put before a query and before a passage; nothing where a model wants nothing."""
+
+    query: str = ""
+    passage: str = ""
+
+
+_TASK = "Given a web search query, retrieve relevant passages that answer the query"
+_SENTENCE = "Represent this sentence for searching relevant passages: "
+
+#: The first pattern that is found in the name of a model, in lower case, says what it wants.
+_KNOWN = tuple(
+    (re.compile(pattern), prompts)
+    for pattern, prompts in (
+        (r"\be5-(mistral|.*-instruct)", Prompts(f"Instruct: {_TASK}\nQuery: ")),
+        (r"\be5\b", Prompts("query: ", "passage: ")),
+        (r"embedding-?gemma", Prompts("task: search result | query: ", "title: none | text: ")),
+        (r"nomic-embed-text", Prompts("search_query: ", "search_document: ")),
+        (r"bge-(small|base|large)-zh", Prompts("为这个句子生成表示以用于检索相关文章：")),
+        (r"bge-(small|base|large)", Prompts(_SENTENCE)),
+        (r"mxbai-embed-large", Prompts(_SENTENCE)),
+        (r"arctic-embed.*v2|arctic-embed2", Prompts("query: ")),
+        (r"arctic-embed", Prompts(_SENTENCE)),
+        (r"qwen3-embedding", Prompts(f"Instruct: {_TASK}\nQuery:")),
+    )
+)
+
+
+def find_prompts(model: str) -> Prompts:
+    """Return the prompts of a model by its name; nothing for one that is not known."""
+    name = model.lower().replace("_", "-")
+    return next((prompts for pattern, prompts in _KNOWN if pattern.search(name)), Prompts())
+
+
+def name_space(model: str, passage_prompt: str) -> str:
+    """Return the name under which vectors are kept: with other words before a text, they are other vectors."""
+    return f"{model} {passage_prompt.strip()}".strip()
