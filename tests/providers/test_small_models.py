@@ -19,7 +19,11 @@ from tests.providers.server import ModelServer
 
 SAID = (
     ("user", Origin.USER, "We use PostgreSQL for the orders."),
-    ("assistant", Origin.ASSISTANT, "Noted. That sounds like a big step, I will do my best!"),
+    (
+        "assistant",
+        Origin.ASSISTANT,
+        "Noted. That sounds like a big step. OK, PostgreSQL it is! I made the tag v2.4.1.",
+    ),
     ("user", Origin.USER, "The deadline is March 15, and 我们下周开会。"),
     ("fetch", Origin.EXTERNAL, "The mirror runs on port 8443."),
 )
@@ -117,11 +121,16 @@ async def test_a_value_that_another_turn_says_is_cited_from_there() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["That sounds like a big step.", "I will do my best!", "Noted."],
-    ids=["courtesy", "promise", "ok"],
+    ["That sounds like a big step.", "OK, PostgreSQL it is!", "Noted."],
+    ids=["courtesy", "echo", "ok"],
 )
 async def test_small_talk_of_the_assistant_is_refused(content: str) -> None:
     assert (await refusal(fact("", content, 2))).outcome == "small_talk"
+
+
+async def test_what_the_assistant_did_is_a_fact() -> None:
+    found = await reflect(fact("v2.4.1", "The tag v2.4.1 was made.", 2))
+    assert [one.sources for one in found.proposals] == [(2,)]
 
 
 async def test_a_summary_keeps_what_was_said_and_counts_the_rest() -> None:

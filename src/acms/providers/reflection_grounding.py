@@ -29,6 +29,8 @@ class Grounds:
         facts = [(f"{fact.subject} {fact.attribute} {fact.content}", None) for fact in request.facts]
         #: What a content may name: a pronoun is replaced by what another turn or a known fact calls it.
         self._all = Evidence([*said, *speakers, *facts])
+        others = [turn for turn in turns if turn.origin is not Origin.ASSISTANT]
+        self._others = Evidence((turn.text, turn.created_at) for turn in others)
         self._said = turns[-1].created_at if turns else None
         self._assistant = {turn.version for turn in turns if turn.origin is Origin.ASSISTANT}
         self._each = {turn.version: Evidence([(turn.text, turn.created_at)]) for turn in turns}
@@ -37,8 +39,8 @@ class Grounds:
         """Return whether a turn names the day of a moment."""
         return self._all.names_day(moment.date())
 
-    def _content(self, proposal: Proposal) -> Evidence:
-        return Evidence([(proposal.content, self._said)])
+    def _names_something_new(self, content: str) -> bool:
+        return not all(self._others.says(detail.text) for detail in details(content))
 
     def check(self, proposal: Proposal) -> Proposal | Decision:
         """Return a proposal with the turns that say it as its sources, or the decision that refuses it.
@@ -47,8 +49,8 @@ class Grounds:
         is certain then, and the least trusted of them decides how far it is believed. A content may name what any turn
         or known fact names, and no other number or coined name.
 
-        What only the assistant says is refused as small talk unless it holds a name, a number, a path or the like: "I
-        will do my best" against "I created the branch fix/login".
+        What is taken from the assistant alone is refused as small talk unless it holds a name, a number, a path or the
+        like that no other turn has: "Nice to meet you, Ada" against "I made the tag v2.4.1".
         """
         if proposal.action not in ("add", "update") or not proposal.content:
             return proposal
@@ -67,11 +69,12 @@ class Grounds:
         if not saying:
             part = "value" if proposal.value else "content"
             return Decision(proposal=proposal, outcome="ungrounded", reason=f"its {part} stands in no turn")
-        if proposal.value and not self._content(proposal).says(proposal.value):
+        if proposal.value and not Evidence([(proposal.content, self._said)]).says(proposal.value):
             reason = "its content does not say its value"
             return Decision(proposal=proposal, outcome="ungrounded", reason=reason)
-        if self._assistant.issuperset(saying) and not details(proposal.content):
-            reason = "only the assistant says it, and it names nothing"
+        sources = [version for version in proposal.sources if version in saying] or saying
+        if self._assistant.issuperset(sources) and not self._names_something_new(proposal.content):
+            reason = "it is taken from the assistant, and names nothing new"
             return Decision(proposal=proposal, outcome="small_talk", reason=reason)
         if proposal.sources and not set(saying) & set(proposal.sources):
             return replace(proposal, sources=tuple(saying))
