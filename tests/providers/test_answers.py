@@ -563,8 +563,8 @@ def test_lists_and_texts_of_an_answer_are_bounded() -> None:
 
 
 def test_every_object_of_the_schema_is_strict() -> None:
-    schema = answer_schema(asked(*KNOWN))
-    turn = schema["properties"]["turns"]["items"]  # type: ignore[index]
+    schema: dict[str, Any] = answer_schema(asked(*KNOWN))
+    turn = schema["properties"]["turns"]["items"]
     for each in (schema, turn, turn["properties"]["facts"]["items"]):
         assert each["additionalProperties"] is False
         assert each["required"] == list(each["properties"])

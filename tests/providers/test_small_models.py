@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -9,13 +10,23 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, HeuristicTokenCounter, Origin, Reflected, open_storage
+from acms import (
+    ACMS,
+    ACMSConfig,
+    HeuristicTokenCounter,
+    JobFailedError,
+    Origin,
+    Reflected,
+    RetryConfig,
+    WorkerConfig,
+    open_storage,
+)
 from acms.knowledge import Decision, Reflection
 from acms.ports import ReflectionRequest, Turn
-from acms.providers import HTTPReflector
+from acms.providers import Endpoint, HTTPReflector
 from acms.providers.reflector import ModelReflector
 from acms.providers.summary_repair import repair_summary
-from tests.providers.server import ModelServer
+from tests.providers.server import Behave, ModelServer
 
 SAID = (
     ("user", Origin.USER, "We use PostgreSQL for the orders."),
@@ -189,3 +200,17 @@ async def test_what_was_refused_is_in_the_report_and_not_in_the_log(server: Mode
     (event,) = [one for one in heard if isinstance(one, Reflected)]
     assert [one.outcome for one in event.decisions] == ["added", "placeholder", "ungrounded"]
     assert event.unreadable == ("proposal 4: updates a fact that it was not shown",)
+
+
+async def test_the_timeout_of_the_provider_ends_a_call_and_no_other(server: ModelServer) -> None:
+    server.otherwise = Behave(until=asyncio.Event())
+    once = RetryConfig(max_attempts=1)
+    config = ACMSConfig(worker=WorkerConfig(max_attempts=1))
+    async with (
+        HTTPReflector(Endpoint(server.url, timeout=0.05, retry=once), "small") as reflector,
+        ACMS("s", open_storage("memory://"), reflector=reflector, config=config) as session,
+    ):
+        await session.ingest("user", "We use PostgreSQL for the orders.")
+        await session.close_episode()
+        with pytest.raises(JobFailedError, match=r"no answer within 0\.05 s"):
+            await session.wait(await session.reflect())

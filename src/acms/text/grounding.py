@@ -44,6 +44,7 @@ PREFIX = 4
 ALIKE = 2 / 3
 """Share of the longer of two forms of a word that both begin with, at least: counselor, counsellor."""
 
+_HEAD = 64  # words of a text that its language is told from
 _NUMBER = re.compile(r"\d+(?:[.,'’\u00a0\u202f ]\d+)*(?:\s?[kKmM](?!\w))?")
 _GROUPED = re.compile(r"\d{1,3}(?:[,.'’\u00a0\u202f ]\d{3})+")
 _SHORT = re.compile(r"(\d+)(?:[.,](\d+))?\s?([kKmM])")
@@ -65,12 +66,41 @@ def _is_symbol(char: str) -> bool:
     return unicodedata.category(char) in ("So", "Sc")
 
 
+class _Text:
+    """The words of one text, looked up by stem and by their first letters."""
+
+    def __init__(self, text: str, months: Sequence[str]) -> None:
+        said = [*words(text), *_letter_parts(text), *months]
+        variants = variant_terms(said)
+        #: Enough to tell the language.
+        self._head = said[:_HEAD]
+        self._forms = {form for word in said for form in (primary_term(word), *variants[word])}
+        self._by_prefix: dict[str, set[str]] = {}
+        for word in map(plain, said):
+            self._by_prefix.setdefault(word[:PREFIX], set()).add(word)
+        self.joined = _joined(text)
+
+    def share(self, own: Sequence[str]) -> float:
+        """Return the share of some words that stand in the text."""
+        variants = variant_terms([*self._head, *own])
+        found = 0
+        for word in own:
+            stands = not self._forms.isdisjoint((primary_term(word), *variants[word]))
+            if word.lower() == word.upper():  # of a script without case, and mostly without spaces
+                stands = stands or word in self.joined
+            else:
+                bare = plain(word)
+                alike = self._by_prefix.get(bare[:PREFIX], ())
+                stands = stands or any(_is_inflection(bare, other) for other in alike)
+            found += stands
+        return found / len(own)
+
+
 class Evidence:
     """Texts that statements are held against, each with the time it was said: relative dates count from it."""
 
     def __init__(self, texts: Iterable[tuple[str, datetime | None]]) -> None:
-        self._words: list[list[str]] = []
-        self._joined: list[str] = []
+        self._texts: list[_Text] = []
         self._numbers = set[str]()
         #: First days of the periods that the texts name, and the first days after them.
         self._days = set[date]()
@@ -80,8 +110,7 @@ class Evidence:
             days = [period.start.date() for period in periods if period.start is not None]
             months = [MONTHS[day.month - 1] for day in days]
             self._days.update(days, (period.end.date() for period in periods if period.end is not None))
-            self._words.append([*words(text), *_letter_parts(text), *months])
-            self._joined.append(_joined(text))
+            self._texts.append(_Text(text, months))
             self._numbers |= _numbers(text)
             for day in days:
                 self._numbers |= {str(day.year), str(day.month), str(day.day)}
@@ -95,7 +124,7 @@ class Evidence:
             if _canonical(number) not in self._numbers and not parts <= self._numbers:
                 missing.append(number.strip())
         for name in _COINED.findall(statement):
-            if not any(_joined(name) in text for text in self._joined):
+            if not any(_joined(name) in text.joined for text in self._texts):
                 missing.append(name)
         return missing
 
@@ -114,14 +143,13 @@ class Evidence:
         """
         statement = unicodedata.normalize("NFKC", statement)
         joined = _joined(statement)
-        if joined and not statement.isascii() and any(joined in text for text in self._joined):
+        if joined and not statement.isascii() and any(joined in text.joined for text in self._texts):
             return 1.0
         own = _letter_parts(statement)
         if not own:
             return 1.0
         counted = _telling(own, words(unicodedata.normalize("NFKC", ignored)))
-        texts = zip(self._words, self._joined, strict=True)
-        return max((_share(counted, said, text) for said, text in texts), default=0.0)
+        return max((text.share(counted) for text in self._texts), default=0.0)
 
     def says(self, statement: str, ignored: str = "") -> bool:
         """Return whether a statement stands in the texts: its numbers and names, and enough of its words."""
@@ -139,21 +167,6 @@ def _telling(own: Sequence[str], ignored: Sequence[str]) -> Sequence[str]:
     telling = [word for word in own if word not in function] or own
     field = set(map(primary_term, ignored))
     return [word for word in telling if primary_term(word) not in field] or telling
-
-
-def _share(own: Sequence[str], said: Sequence[str], joined: str) -> float:
-    variants = variant_terms([*said, *own])
-    forms = {form for word in said for form in (primary_term(word), *variants[word])}
-    plain_said = set(map(plain, said))
-    found = 0
-    for word in own:
-        stands = not forms.isdisjoint((primary_term(word), *variants[word]))
-        if word.lower() == word.upper():  # of a script without case, and mostly without spaces
-            stands = stands or word in joined
-        else:
-            stands = stands or any(_is_inflection(plain(word), other) for other in plain_said)
-        found += stands
-    return found / len(own)
 
 
 def _is_inflection(word: str, other: str) -> bool:
