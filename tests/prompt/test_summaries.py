@@ -506,9 +506,7 @@ async def test_write_now_says_why_it_cannot(summaries: Summaries, store: InMemor
     assert await store.get(ID) is None
 
 
-@pytest.mark.parametrize(
-    "given", [{"summarizer": "gpt"}, {"timeout": 0}, {"timeout": float("nan")}, {"timeout": "1"}]
-)
+@pytest.mark.parametrize("given", [{"summarizer": "gpt"}])
 def test_what_makes_no_sense_is_refused(store: InMemoryKV, given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(given))):
         Summaries(store, **given)
