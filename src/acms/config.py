@@ -205,7 +205,7 @@ class ReflectionConfig:
 
     #: Whether the end of an episode asks for a reflection; `session.reflect()` always does.
     enabled: bool = True
-    #: An ingest that ends an episode waits until it was reflected on, for at most `worker.call_seconds`.
+    #: An ingest that ends an episode waits until it was reflected on, or until an attempt of that has failed.
     inline: bool = False
     #: Fewer messages wait for the next episode.
     min_episode_turns: int = 2
@@ -244,8 +244,6 @@ class WorkerConfig:
     max_attempts: int = 5
     #: How often a worker with nothing to do looks for work that others asked for.
     poll_seconds: float = 1.0
-    #: How long one call of a summarizer or a reflector may take.
-    call_seconds: float = 120.0
     #: Jobs that the sessions of one storage handle run at a time.
     concurrency: int = 4
 
@@ -253,7 +251,6 @@ class WorkerConfig:
         _positive(self.lease_seconds, "worker.lease_seconds", 0.001)
         _positive(self.max_attempts, "worker.max_attempts", 1)
         _positive(self.poll_seconds, "worker.poll_seconds", 0.001)
-        _positive(self.call_seconds, "worker.call_seconds", 0.001)
         _positive(self.concurrency, "worker.concurrency", 1)
 
 

@@ -36,7 +36,7 @@ Action: TypeAlias = Literal["add", "update", "remove", "keep"]
 
 Outcome: TypeAlias = Literal[
     "added", "updated", "removed", "kept", "duplicate", "overridden", "unknown_id", "low_confidence", "too_long",
-    "untrusted", "over_limit", "invalid",
+    "untrusted", "over_limit", "invalid", "placeholder", "ungrounded", "small_talk",
 ]  # fmt: skip
 """What the rules made of a proposal: the first three changed something, the others did not."""
 
@@ -178,6 +178,8 @@ class Reflection:
     summary: str | None = None
     #: Parts of the answer that could not be read, in words; they were passed over.
     unreadable: tuple[str, ...] = ()
+    #: Proposals that the reflector itself refused, such as values its model made up: they are reported, not stored.
+    rejected: tuple[Decision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -188,6 +188,8 @@ class ReflectionRequest:
     turns: tuple[Turn, ...]
     #: Facts in force, those that have most to do with the turns first; proposals name them by id.
     facts: tuple[Fact, ...] = ()
+    #: Facts that the answer may add: the rules pass over what is beyond.
+    max_facts: int = 10
     #: A summary in the answer should have at most this many tokens, counted by `counter`.
     max_summary_tokens: int
     counter: TokenCounter

@@ -477,23 +477,6 @@ async def test_t21_a_summarizer_that_fails_changes_nothing(storage: Storage, ans
         assert await session.compact() != job  # given up: it may be asked for again
 
 
-async def test_t21_a_summarizer_that_never_answers_is_given_up(storage: Storage) -> None:
-    toy = Toy()
-    toy.gate = asyncio.Event()
-    config = ACMSConfig(
-        episodes=LONG_EPISODES,
-        retry=PATIENT,
-        worker=WorkerConfig(enabled=False, max_attempts=1, call_seconds=0.01),
-    )
-    async with session_on(storage, words=True, config=config, summarizer=toy) as session:
-        await talked(session, 30)
-        job = await session.compact()
-        await worker(session, storage, toy).drain()
-        with pytest.raises(JobFailedError, match="no summary within"):
-            await session.wait(job)
-        assert (await session.get_session_stats()).version == 30
-
-
 # ── tool groups ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -307,16 +307,6 @@ async def test_what_was_given_up_is_read_with_the_next_episode(storage: Storage,
         assert await facts(session) == ["the database is PostgreSQL", "the cache is Redis"]
 
 
-async def test_a_model_that_is_late_has_failed(storage: Storage, notes: Notes) -> None:
-    notes.gate = asyncio.Event()
-    async with on(storage, notes, worker=WorkerConfig(max_attempts=1, call_seconds=0.01)) as session:
-        await episode(session, "the database is PostgreSQL", "ok")
-        await session.wait_pending()
-        (job,) = await jobs(session)
-        assert (job.state, job.error) == (JobState.FAILED, "PROVIDER: no answer within 0.01 s")
-        assert await marks(session) == []
-
-
 async def test_close_waits_for_no_model_and_the_next_session_goes_on(any_url: str, notes: Notes) -> None:
     notes.gate = asyncio.Event()
     async with open_storage(any_url) as keeps:

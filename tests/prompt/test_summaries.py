@@ -264,14 +264,6 @@ async def test_a_summarizer_that_fails_leaves_the_fit_to_others(
     assert await store.get(ID) is None
 
 
-async def test_one_that_is_late_is_not_waited_for(store: InMemoryKV, scribe: Scribe) -> None:
-    scribe.gate = asyncio.Event()
-    summaries = Summaries(store, summarizer=scribe, timeout=0.01)
-    extra = Scope(id="extra", children=(unit(words(50)),), priority=1, strategy=Omit())
-    _, run = await rendered(summaries, history(5), 70, beside=(extra,))
-    assert "no summary within 0.01 s" in run.warnings[0]
-
-
 async def test_a_summary_that_is_no_shorter_does_not_end_the_render(
     summaries: Summaries, store: InMemoryKV, scribe: Scribe
 ) -> None:
@@ -514,9 +506,7 @@ async def test_write_now_says_why_it_cannot(summaries: Summaries, store: InMemor
     assert await store.get(ID) is None
 
 
-@pytest.mark.parametrize(
-    "given", [{"summarizer": "gpt"}, {"timeout": 0}, {"timeout": float("nan")}, {"timeout": "1"}]
-)
+@pytest.mark.parametrize("given", [{"summarizer": "gpt"}])
 def test_what_makes_no_sense_is_refused(store: InMemoryKV, given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(given))):
         Summaries(store, **given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +16,7 @@ from acms import HeuristicTokenCounter, Origin, ProviderError
 from acms.knowledge import Fact, Proposal, Reflection
 from acms.ports import ReflectionRequest, Turn
 from acms.providers.reflection_parser import CONFIDENCE, PROPOSALS, parse
-from acms.providers.reflection_prompt import SCHEMA, question
+from acms.providers.reflection_prompt import answer_schema, question, without_bounds
 from acms.providers.reflector import template
 
 VERSIONS = (3, 7, 12)
@@ -52,6 +53,20 @@ def refused(**fields: Any) -> str:
     return found.unreadable[0]
 
 
+def facts_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the list of facts of one turn by the schema of an answer."""
+    found: dict[str, Any] = schema["properties"]["turns"]["items"]["properties"]["facts"]
+    return found
+
+
+def fields_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a fact by the schema of an answer."""
+    found: dict[str, Any] = facts_of(schema)["items"]["properties"]
+    return found
+
+
+DATED = (Turn(speaker="user", text="Until Friday.", version=12),)
+FIELDS = fields_of(answer_schema(asked(*KNOWN, turns=DATED)))
 ADD = {"action": "add", "content": "Orders use MySQL.", "sources": [12]}
 WHOLE = {"proposals": [ADD, {"action": "remove", "fact": "F2"}], "summary": "They moved."}
 TEXT = json.dumps(WHOLE, indent=1)
@@ -102,6 +117,29 @@ def test_what_is_whole_of_an_answer_that_ends_too_early_is_read() -> None:
     found = read(cut)
     assert [proposal.content for proposal in found.proposals] == ["Orders use MySQL.", "Ann is away."]
     assert found.unreadable == ("the answer is not one JSON value: the proposals that are whole were read",)
+
+
+TURN = {
+    "turn": 12,
+    "facts": [{"content": "Orders use MySQL."}, {"content": "Ann is away.", "sources": [3, 12]}],
+}
+BY_TURN = json.dumps(
+    {"turns": [{"turn": 7, "facts": []}, TURN, {"turn": 3, "facts": []}], "summary": "They moved."}
+)
+
+
+@pytest.mark.parametrize("text", [BY_TURN, BY_TURN[:-30]], ids=["whole", "cut"])
+def test_a_fact_under_a_turn_cites_that_turn(text: str) -> None:
+    found = read(text)
+    assert [(one.content, one.sources) for one in found.proposals] == [
+        ("Orders use MySQL.", (12,)),
+        ("Ann is away.", (3, 12)),
+    ]
+    assert len(found.unreadable) == (text != BY_TURN)
+
+
+def test_turns_without_facts_are_an_answer() -> None:
+    assert read({"turns": [{"turn": 7, "facts": []}], "summary": ""}) == Reflection()
 
 
 def test_one_object_a_line_is_read() -> None:
@@ -167,9 +205,15 @@ def test_a_fact_is_named_by_handle_or_id(name: object) -> None:
     assert one(action="update", fact_id=name).fact_id == "fact-b"
 
 
-def test_an_unknown_name_is_kept_for_the_rules_to_say_so() -> None:
-    assert one(action="update", fact="F9").fact_id == "F9"
-    assert one(action="update", fact="whatever").fact_id == "whatever"
+def test_an_update_of_a_fact_that_was_not_shown_is_no_fact() -> None:
+    assert refused(action="update", fact="F9") == "proposal 1: updates a fact that it was not shown"
+    assert one(action="remove", fact="F9").fact_id == "F9"  # the rules say that there is none
+
+
+def test_what_ends_at_the_bound_of_the_schema_was_cut() -> None:
+    assert "was cut" in refused(content="a " * 399 + "ab")
+    assert "was cut" in refused(value="v" * 200)
+    assert one(value="v" * 199).value == "v" * 199
 
 
 @pytest.mark.parametrize("name", [None, "", "  ", True, 1.5, ["F1"], {"id": "F1"}])
@@ -368,9 +412,7 @@ _LEAF = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
     st.sampled_from(["add", "UPDATE", "F1", "v12", "high", "2026-03-15", "one", "\ud800", "{", "]"]),
 )  # fmt: skip
-_NAMES = st.sampled_from(
-    [*SCHEMA["properties"]["proposals"]["items"]["properties"], "proposals", "facts", "summary", "x"]  # type: ignore[index]
-)
+_NAMES = st.sampled_from([*FIELDS, "turns", "turn", "proposals", "facts", "summary", "x"])
 _JSON = st.recursive(
     _LEAF,
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(_NAMES, inner, max_size=6)),
@@ -464,12 +506,65 @@ def test_facts_are_shown_with_handle_and_address() -> None:
     assert "{{" not in prompt + system
 
 
-def test_the_instructions_name_every_field_of_the_schema_and_their_example_is_readable() -> None:
+def test_the_instructions_name_every_field_and_hold_no_value_to_copy() -> None:
     system, prompt = question(template(), asked())
     assert "(none)" in prompt
-    fields: dict[str, Any] = SCHEMA["properties"]["proposals"]["items"]["properties"]  # type: ignore[index]
-    assert [name for name in fields if f"`{name}`" not in system] == []
-    example = json.loads(system[system.index('{"proposals"') : system.rindex("}") + 1])
-    assert set(example) == {"proposals", "summary"}
-    assert set(example["proposals"][0]) == set(fields)
-    assert parse(json.dumps(example), asked(*KNOWN), provider="test").proposals[0].fact_id == "fact-b"
+    assert [name for name in FIELDS if f"`{name}`" not in system] == []
+    assert not re.search(r"…|\.\.\.|\{\"|[a-z][A-Z]", system), (
+        "neither placeholders, nor an example, nor a name"
+    )
+
+
+def test_the_schema_knows_the_turns_and_handles_of_its_request() -> None:
+    schema = answer_schema(asked(*KNOWN))
+    turns: dict[str, Any] = schema["properties"]["turns"]  # type: ignore[index]
+    assert turns["minItems"] == turns["maxItems"] == len(VERSIONS)
+    assert turns["items"]["properties"]["turn"] == {"type": "integer", "enum": list(VERSIONS)}
+    fields = fields_of(schema)
+    assert fields["fact"]["enum"] == ["", "F1", "F2"]
+    assert fields["depends_on"]["items"]["enum"] == ["F1", "F2"]
+    assert fields["depends_on"]["maxItems"] == 2
+
+
+def test_without_known_facts_an_answer_can_only_add() -> None:
+    assert {"action", "fact", "depends_on"}.isdisjoint(fields_of(answer_schema(asked())))
+    assert one(action="").action == "add"
+
+
+@pytest.mark.parametrize(
+    ("text", "asked_for"),
+    [
+        ("We moved to MySQL.", False),
+        ("Until Friday.", True),
+        ("Version 5.", True),
+        ("截止日期是三月二十日。", True),
+    ],
+)
+def test_a_validity_needs_a_turn_that_names_a_day(text: str, asked_for: bool) -> None:
+    fields = fields_of(answer_schema(asked(turns=(Turn(speaker="user", text=text, version=1),))))
+    assert ("valid_to" in fields) == asked_for
+
+
+def test_lists_and_texts_of_an_answer_are_bounded() -> None:
+    """A small model that loops stops at the bound; llama.cpp refuses bounds of 2,000 and more."""
+    said = Turn(speaker="user", text="We moved the orders to MySQL, the invoices stay.", version=1)
+    request = replace(asked(turns=(said,)), max_facts=3)
+    assert facts_of(answer_schema(request))["maxItems"] == 3
+    assert facts_of(answer_schema(replace(request, max_facts=50)))["maxItems"] == 4
+    short = replace(request, turns=(replace(said, text="Hello."),))
+    assert facts_of(answer_schema(short))["maxItems"] == 1
+    schema = answer_schema(request)
+    bounds = [int(bound) for bound in re.findall(r'"max(?:Items|Length)": (\d+)', json.dumps(schema))]
+    assert len(bounds) == 7
+    assert max(bounds) < 2_000
+    long = answer_schema(replace(request, max_summary_tokens=4_000))
+    assert long["properties"]["summary"] == {"type": "string"}  # type: ignore[index]
+    assert not re.search(r"max|minItems", json.dumps(without_bounds(schema)))
+
+
+def test_every_object_of_the_schema_is_strict() -> None:
+    schema: dict[str, Any] = answer_schema(asked(*KNOWN))
+    turn = schema["properties"]["turns"]["items"]
+    for each in (schema, turn, turn["properties"]["facts"]["items"]):
+        assert each["additionalProperties"] is False
+        assert each["required"] == list(each["properties"])

@@ -387,7 +387,13 @@ def test_what_an_endpoint_cannot_be_is_refused(given: dict[str, Any]) -> None:
 
 # ── one answer of a chat model ──────────────────────────────────────────────────────────────────────────────────────
 
-SCHEMA = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+TEXT = {"type": "string", "maxLength": 9}
+SCHEMA = {
+    "type": "object",
+    "properties": {"answer": TEXT},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
 
 
 async def test_a_chat_is_asked_with_a_system_text_a_prompt_and_a_schema(server: ModelServer) -> None:
@@ -396,7 +402,7 @@ async def test_a_chat_is_asked_with_a_system_text_a_prompt_and_a_schema(server: 
         assert await chat.complete("Be brief.", "Hello?", max_tokens=9) == "An answer."
         await chat.complete("Be brief.", "Hello?", max_tokens=9, schema=SCHEMA)
     said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello?"}]
-    assert server.calls[0].body == {"model": "m", "messages": said, "max_tokens": 9}
+    assert server.calls[0].body == {"model": "m", "messages": said, "max_tokens": 9, "temperature": 0}
     assert server.calls[1].body["response_format"] == {
         "type": "json_schema",
         "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True},
@@ -405,22 +411,52 @@ async def test_a_chat_is_asked_with_a_system_text_a_prompt_and_a_schema(server: 
 
 @pytest.mark.parametrize("status", [400, 422])
 async def test_a_schema_that_is_refused_is_not_sent_again(server: ModelServer, status: int) -> None:
-    server.script = [Behave(status=status)]
+    server.script = [Behave(status=status)] * 2
     async with endpoint(server, retry=AT_ONCE) as found:
         chat = Chat(found, "m")
         for _ in range(3):
             assert await chat.complete("s", "p", max_tokens=9, schema=SCHEMA) == "An answer."
-    assert ["response_format" in call.body for call in server.calls] == [True, False, False, False]
+    schemas = ["response_format" in call.body for call in server.calls]
+    assert schemas == [True, True, False, False, False]
+
+
+async def test_a_server_that_takes_no_bounds_keeps_the_rest_of_the_schema(server: ModelServer) -> None:
+    server.script = [Behave(status=400)]
+    async with endpoint(server) as found:
+        chat = Chat(found, "m")
+        for _ in range(2):
+            await chat.complete("s", "p", max_tokens=9, schema=SCHEMA)
+    texts = [
+        call.body["response_format"]["json_schema"]["schema"]["properties"]["answer"] for call in server.calls
+    ]
+    assert texts == [TEXT, {"type": "string"}, {"type": "string"}]
+
+
+@pytest.mark.parametrize(
+    "complaint",
+    [{"code": "unsupported_value", "param": "temperature"}, {"message": "`temperature` is not supported"}],
+    ids=["field", "message"],
+)
+async def test_a_model_without_a_temperature_is_asked_without_one(
+    server: ModelServer, complaint: dict[str, str]
+) -> None:
+    server.script = [Behave(status=400, body={"error": complaint})]
+    async with endpoint(server) as found:
+        chat = Chat(found, "m")
+        for _ in range(2):
+            await chat.complete("s", "p", max_tokens=9, schema=SCHEMA)
+    assert [call.body.get("temperature") for call in server.calls] == [0, None, None]
+    assert all("response_format" in call.body for call in server.calls)
 
 
 async def test_a_question_that_is_refused_does_not_cost_the_schema(server: ModelServer) -> None:
-    server.script = [Behave(status=400)] * 2
+    server.script = [Behave(status=400)] * 3
     async with endpoint(server) as found:
         chat = Chat(found, "m")
         with pytest.raises(StatusError):
             await chat.complete("s", "p", max_tokens=9, schema=SCHEMA)
         await chat.complete("s", "p", max_tokens=9, schema=SCHEMA)
-    assert ["response_format" in call.body for call in server.calls] == [True, False, True]
+    assert ["response_format" in call.body for call in server.calls] == [True, True, False, True]
 
 
 async def test_a_server_may_want_another_name_for_the_limit(server: ModelServer) -> None:
@@ -445,7 +481,7 @@ async def test_a_server_that_refuses_everything_is_asked_a_bounded_number_of_tim
     async with endpoint(server) as found:
         with pytest.raises(StatusError, match=r"answered 400 \(unsupported_parameter max_tokens\)"):
             await Chat(found, "m").complete("s", "p", max_tokens=9, schema=SCHEMA)
-    assert len(server.calls) == 3
+    assert len(server.calls) == 4
 
 
 def choice(**message: Any) -> Behave:

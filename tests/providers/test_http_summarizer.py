@@ -77,8 +77,8 @@ async def test_markers_are_told(server: ModelServer, summarizer: HTTPSummarizer)
     ],
 )
 async def test_no_text_can_end_the_data(server: ModelServer, summarizer: HTTPSummarizer, text: str) -> None:
-    await summarizer.summarize(request("before", text, "after"))
-    assert [turn["said"] for turn in said(server)] == ["before", text, "after"]
+    await summarizer.summarize(request("PostgreSQL?", text, "after"))
+    assert [turn["said"] for turn in said(server)] == ["PostgreSQL?", text, "after"]
     assert server.calls[-1].body["messages"][1]["content"].count("</conversation") == 1
 
 

@@ -39,7 +39,7 @@ from acms.providers import (
     OpenAIReflector,
     OpenAISummarizer,
 )
-from acms.providers.reflection_prompt import SCHEMA
+from acms.providers.reflection_prompt import answer_schema, without_bounds
 from tests.providers.server import Behave, ModelServer
 
 KEY = "sk-canary-0123456789abcdef"
@@ -135,7 +135,9 @@ async def test_one_call_gives_the_proposals_and_the_summary(door: Door, server: 
     assert call.key == KEY
     assert call.body["model"] == reflector.model == "test-model"
     form = call.body.get("response_format", {}).get("json_schema") or call.body["output_config"]["format"]
-    assert form["schema"] == SCHEMA
+    schema = answer_schema(asked())
+    assert form["schema"] == (schema if door is http else without_bounds(schema))
+    assert call.body.get("temperature") == (None if door is anthropic else 0)
     system, prompt = said(call.body)
     assert "We moved orders to MySQL." in prompt
     assert "Orders use PostgreSQL." in prompt
@@ -335,28 +337,43 @@ async def test_a_key_that_the_model_repeats_is_learned_by_nobody(
 async def test_a_server_without_schemas_is_asked_without_one_from_then_on(
     door: Door, server: ModelServer
 ) -> None:
-    server.script = [Behave(status=400)]
+    refused = 2 if door is http else 1  # with bounds, and without
+    server.script = [Behave(status=400)] * refused
     reflector = door(server)
     for _ in range(2):
         assert (await reflector.reflect(asked())).proposals
     await reflector.aclose()
     schemas = ["response_format" in call.body or "output_config" in call.body for call in server.calls]
-    assert schemas == [True, False, False]
+    assert schemas == [True] * refused + [False, False]
+
+
+@pytest.mark.parametrize("door", [http, openai])
+async def test_a_model_without_a_temperature_keeps_its_schema(door: Door, server: ModelServer) -> None:
+    complaint = {"type": "invalid_request_error", "message": "`temperature` is not supported by this model"}
+    server.script = [Behave(status=400, body={"type": "error", "error": complaint})]
+    reflector = door(server)
+    for _ in range(2):
+        assert (await reflector.reflect(asked())).proposals
+    await reflector.aclose()
+    assert [call.body.get("temperature") for call in server.calls] == [0, None, None]
+    assert all("response_format" in call.body for call in server.calls)
 
 
 @DOORS
-async def test_a_request_that_is_refused_either_way_is_asked_twice(door: Door, server: ModelServer) -> None:
+async def test_a_request_that_is_refused_either_way_is_asked_a_bounded_number_of_times(
+    door: Door, server: ModelServer
+) -> None:
     server.otherwise = Behave(status=400, echo=True)
     reflector = door(server)
     with pytest.raises(ProviderError) as caught:
         await reflector.reflect(asked())
     assert not caught.value.retryable
-    assert len(server.calls) == 2
+    assert len(server.calls) == (3 if door is http else 2)
     no_key_in(caught.value)
     server.otherwise = Behave()
     await reflector.reflect(asked())
     await reflector.aclose()
-    assert "response_format" in server.calls[2].body or "output_config" in server.calls[2].body
+    assert "response_format" in server.calls[-1].body or "output_config" in server.calls[-1].body
 
 
 @DOORS

@@ -475,7 +475,6 @@ async def summarised(work: _Work, stretch: Stretch, said: Sequence[Entry]) -> tu
         limit=stretch.limit,
         below=max(stretch.tokens, stretch.limit + 1),  # what is made anew may stay as long as it was
         counter=work.counter,
-        seconds=work.config.worker.call_seconds,
         model=work.model,
     )
 
@@ -500,7 +499,6 @@ async def levels(work: _Work, text: str, tokens: int) -> list[Level]:
                 limit=size,
                 below=tokens,
                 counter=work.counter,
-                seconds=work.config.worker.call_seconds,
                 model=work.model,
             )
         except ProviderError:
@@ -530,16 +528,14 @@ async def shortened(
     limit: int,
     below: int,
     counter: TokenCounter,
-    seconds: float,
     model: bool,
 ) -> tuple[str, float]:
     """Return a text of at most `limit` tokens that can stand for some turns, and the share of them that was read.
 
-    A summarizer with a window is handed pieces, and then the summaries of these; each call ends within so many
-    `seconds`. What a `model` leaves out is added as far as it fits. `ProviderError` when the summarizer failed, was
-    late, said nothing, or took `below` tokens or more.
+    A summarizer with a window is handed pieces, and then the summaries of these. What a `model` leaves out is added as
+    far as it fits. `ProviderError` when the summarizer failed, said nothing, or took `below` tokens or more.
     """
-    call = _Call(summarizer, counter, seconds)
+    call = _Call(summarizer, counter)
     whole = said = tuple(said)
     if not said:
         raise call.refused("there is no text to summarise", retryable=False)
@@ -582,7 +578,6 @@ class _Call:
 
     summarizer: Summarizer
     counter: TokenCounter
-    seconds: float
 
     def refused(self, why: str, *, retryable: bool = True) -> ProviderError:
         return ProviderError(why, provider=requests.model_name(self.summarizer), retryable=retryable)
@@ -594,10 +589,7 @@ class _Call:
             share = limit if len(parts) == 1 else max(LEAST, limit * _length(part) // total)
             asked = SummaryRequest(turns=tuple(part), max_tokens=share, counter=self.counter)
             try:
-                async with asyncio.timeout(self.seconds):
-                    text = await self.summarizer.summarize(asked)
-            except TimeoutError as error:
-                raise self.refused(f"no summary within {self.seconds:g} s") from error
+                text = await self.summarizer.summarize(asked)
             except ACMSError:
                 raise
             except Exception as error:

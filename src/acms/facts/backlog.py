@@ -342,6 +342,7 @@ def checked(answer: object, versions: Mapping[str, int]) -> Reflection:
     A list of proposals or facts is an answer too. What has a wrong type is passed over, and told in words.
     """
     unreadable: list[str] = []
+    rejected: tuple[Decision, ...] = ()
     summary: str | None = None
     if isinstance(answer, Reflection):
         proposals: object = answer.proposals
@@ -351,6 +352,8 @@ def checked(answer: object, versions: Mapping[str, int]) -> Reflection:
             unreadable.append(f"summary is a {type(answer.summary).__name__}")
         if isinstance(answer.unreadable, tuple | list):
             unreadable += [cleaned(one)[:500] for one in answer.unreadable if isinstance(one, str)]
+        if isinstance(answer.rejected, tuple | list):
+            rejected = tuple(one for one in answer.rejected if isinstance(one, Decision))
     else:
         proposals = answer
     if not isinstance(proposals, tuple | list):
@@ -366,7 +369,7 @@ def checked(answer: object, versions: Mapping[str, int]) -> Reflection:
             unreadable.append(f"proposal {number}: {wrong}")
     if len(proposals) > MOST:
         unreadable.append(f"{len(proposals) - MOST} proposals beyond the first {MOST}")
-    return Reflection(proposals=tuple(kept), summary=summary, unreadable=tuple(unreadable))
+    return Reflection(proposals=tuple(kept), summary=summary, unreadable=tuple(unreadable), rejected=rejected)
 
 
 def _from_fact(fact: Fact, versions: Mapping[str, int]) -> Any:

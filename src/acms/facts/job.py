@@ -332,7 +332,10 @@ async def _asked(
     turns: tuple[Turn, ...],
     shown: tuple[Fact, ...],
 ) -> Reflection:
-    """Return what can be read of a reflector's answer; `ProviderError` when it failed or was late."""
+    """Return what can be read of a reflector's answer; `ProviderError` when it failed.
+
+    How long it may take is for the reflector to say: nothing else ends a call that answers.
+    """
     reflector: Any = work.reflector
     if work.seeded:
         parts = found.parts
@@ -341,20 +344,28 @@ async def _asked(
         call: Awaitable[object] = reflector.reflect(episode, said)
     else:
         limit = backlog.summary_tokens(sum(entry.tokens for entry, _ in pairs))
-        asked = ReflectionRequest(turns=turns, facts=shown, max_summary_tokens=limit, counter=work.counter)
+        asked = ReflectionRequest(
+            turns=turns,
+            facts=shown,
+            max_facts=_most_facts(work, found),
+            max_summary_tokens=limit,
+            counter=work.counter,
+        )
         call = reflector.reflect(asked)
     try:
-        async with asyncio.timeout(work.config.worker.call_seconds):
-            answer = await _ended_with(work.pace.here, call)
-    except TimeoutError as error:
-        seconds = work.config.worker.call_seconds
-        raise ProviderError(f"no answer within {seconds:g} s", provider=work.name, retryable=True) from error
+        answer = await _ended_with(work.pace.here, call)
     except ACMSError:
         raise
     except Exception as error:
         raise ProviderError(type(error).__name__, provider=work.name, retryable=True) from error
     versions = {entry.id: entry.version for entry, _ in pairs}
     return backlog.checked(answer, versions)
+
+
+def _most_facts(work: _Work, found: Stretch) -> int:
+    """Return how many facts one answer about a stretch may add."""
+    config = work.config.reflection
+    return min(config.max_facts_per_call * max(1, len(found.parts)), config.max_active_facts)
 
 
 async def _ended_with(here: handles.Here | None, call: Awaitable[object]) -> object:
@@ -440,7 +451,8 @@ async def _write(
         )
         decisions.update(zip(numbers, backlog.resolved(plan.decisions, receipt.ids), strict=True))
         if last:
-            _tell(work, asked, [decisions[number] for number in range(len(proposals))], receipt)
+            decided = [decisions[number] for number in range(len(proposals))]
+            _tell(work, asked, [*decided, *asked.answer.rejected], receipt)
         else:
             state = await _state(work, state.context, await work.storage.head(state.context))
 
@@ -575,7 +587,7 @@ async def _consolidated(
     config = work.config.reflection
     limits = Rules(
         min_confidence=config.min_confidence,
-        max_facts=min(config.max_facts_per_call * max(1, len(asked.stretch.parts)), config.max_active_facts),
+        max_facts=_most_facts(work, asked.stretch),
         max_tokens=config.max_fact_tokens,
         max_active=config.max_active_facts,
     )
@@ -632,6 +644,7 @@ def _tell(work: _Work, asked: _Asked, decisions: Sequence[Decision], receipt: Re
         turns=len(event.turns),
         proposals=len(event.decisions),
         changed=sum(1 for one in decisions if one.draft is not None),
+        rejected=len(asked.answer.rejected),
         unreadable=len(event.unreadable),
         ms=round(event.seconds * 1000),
     )

@@ -143,15 +143,10 @@ async def _take_over(shared: SharedSession, context: str) -> None:
 
 
 async def finished(shared: SharedSession, context: str) -> None:
-    """Wait until the reflection of a session has ended or an attempt of it has failed, at most `call_seconds`."""
+    """Wait until the reflection of a session has ended or an attempt of it has failed."""
     try:
-        async with asyncio.timeout(shared.config.worker.call_seconds):
-            while (
-                job := await _newest(shared.storage, context, UNFINISHED)
-            ) is not None and job.error is None:
-                await asyncio.sleep(POLL)
-    except TimeoutError:
-        log(logging.WARNING, "reflection_late", context=context)
+        while (job := await _newest(shared.storage, context, UNFINISHED)) is not None and job.error is None:
+            await asyncio.sleep(POLL)
     except ACMSError as error:
         log(logging.WARNING, "reflection_unknown", context=context, code=error.code)
 

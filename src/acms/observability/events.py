@@ -107,7 +107,7 @@ class Reflected:
     turns: tuple[int, ...]
     #: Ids of the facts in force that the reflector was shown.
     known: tuple[str, ...]
-    #: Every proposal in order, each with its outcome.
+    #: Every proposal in order, each with its outcome; those that the reflector itself refused at the end.
     decisions: tuple[Decision, ...]
     #: What of the answer could not be read.
     unreadable: tuple[str, ...]

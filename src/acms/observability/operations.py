@@ -278,6 +278,7 @@ _TOLD: Mapping[type, Callable[[Any], Attributes]] = {
         "acms.reflection.messages": len(it.turns),
         "acms.reflection.proposals": len(it.decisions),
         "acms.reflection.unreadable": len(it.unreadable),
+        "acms.reflection.ungrounded": sum(one.outcome == "ungrounded" for one in it.decisions),
         "acms.reflection.call_seconds": it.call_seconds,
     },
     **dict.fromkeys(

@@ -41,16 +41,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Loaded", "Summaries", "SummaryRun"]
 
-CALL_SECONDS = 60.0
-"""How long a prompt waits for one call of a summarizer."""
-
 
 class Summaries:
     """Stored summaries: a text under its id in a key-value memory, and beside it what it stands for.
 
     The key is the id, the value the text, so that it can be pinned and read like any other value; the metadata hold a
     `watermark`, beside the `metadata` given here. Without a `summarizer` the extractive one writes, which needs no
-    model. `timeout` is in seconds, for one call. With `pin`, a pin registry, a summary that is stored is pinned too.
+    model. How long a call may take is up to the summarizer. With `pin`, a pin registry, a summary that is stored is
+    pinned too.
 
     It holds no state: any number of renders may use it at once. The store stays the caller's.
     """
@@ -62,7 +60,6 @@ class Summaries:
         summarizer: Summarizer | None = None,
         pin: PinRegistry | None = None,
         metadata: Mapping[str, Json] = MappingProxyType({}),
-        timeout: float = CALL_SECONDS,
     ) -> None:
         if not callable(getattr(store, "get", None)) or not callable(getattr(store, "set", None)):
             raise ValidationError(f"{store!r} keeps no values", field="store", options=("open_kv(url)",))
@@ -70,13 +67,10 @@ class Summaries:
             raise ValidationError(f"{summarizer!r} has no method summarize", field="summarizer")
         if summary_coverage.FIELD in metadata:
             raise ValidationError(f"{summary_coverage.FIELD!r} is where the watermark lies", field="metadata")
-        if not isinstance(timeout, int | float) or not timeout > 0:
-            raise ValidationError("must be a number of seconds above 0", field="timeout")
         self._store = store
         self._summarizer = summarizer
         self._pin = pin
         self._metadata = dict(validation.metadata(metadata))
-        self._timeout = timeout
 
     async def get(self, id: str) -> str | None:
         """Return a stored summary without space around it; None when there is none or it is blank.
@@ -125,7 +119,6 @@ class Summaries:
             summarizer=self._summarizer,
             pin=self._pin,
             metadata=self._metadata,
-            timeout=self._timeout,
         )
 
 
@@ -183,7 +176,6 @@ class SummaryRun:
     summarizer: Summarizer | None
     pin: PinRegistry | None
     metadata: Mapping[str, Json]
-    timeout: float
     #: What went wrong without ending the render, in words.
     warnings: list[str] = field(default_factory=list)
     #: Why a stored text was not used, for the ledger; "" when it was, or when there is none.
@@ -298,7 +290,6 @@ class SummaryRun:
                         limit=need.tokens,
                         below=sum(self.counter.count(turn.text) for turn in said),
                         counter=self.counter,
-                        seconds=self.timeout,
                         model=self.summarizer is not None,
                     )
                 except ACMSError as error:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from acms.errors import MissingExtraError
+from acms.providers.chat import TEMPERATURE
 from acms.providers.http_summarizer import ModelSummarizer
 from acms.providers.reflector import ANSWER_TOKENS, ModelReflector
 from acms.providers.sdk import OverClient, SDKChat, client_of, made
@@ -31,12 +32,10 @@ def client(**settings: Any) -> AsyncAnthropic:
 
 
 class _Chat(SDKChat):
-    def _ask(
-        self, system: str, prompt: str, max_tokens: int, schema: Mapping[str, Any] | None
-    ) -> Awaitable[Any]:
-        settings: dict[str, Any] = {}
-        if schema is not None:
-            settings["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
+    #: The SDK has no temperature: current models take none.
+    unsupported = SDKChat.unsupported | {TEMPERATURE}
+
+    def _ask(self, system: str, prompt: str, max_tokens: int, settings: Mapping[str, Any]) -> Awaitable[Any]:
         return self.client.messages.create(
             model=self.model,
             system=system,
@@ -44,6 +43,9 @@ class _Chat(SDKChat):
             max_tokens=max_tokens,
             **settings,
         )
+
+    def _form(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
 
     def _read(self, answer: Any) -> tuple[str, bool]:
         text = "".join(block.text for block in answer.content if block.type == "text")

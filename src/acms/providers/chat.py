@@ -9,24 +9,46 @@ from typing import Any
 from acms.errors import ProviderError
 from acms.providers.arguments import model_name
 from acms.providers.http import REFUSED, Endpoint, StatusError
+from acms.providers.reflection_prompt import without_bounds
 
-__all__ = ["THINKING", "Chat"]
+__all__ = ["BOUNDS", "SCHEMA", "TEMPERATURE", "THINKING", "Chat", "accepted_schema", "feature_to_leave_out"]
 
 THINKING = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
+TEMPERATURE, BOUNDS, SCHEMA = "temperature", "bounds", "schema"
+"""What a server may refuse of a request."""
 _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
-class Chat:
-    """One chat model behind an endpoint.
+def feature_to_leave_out(error: StatusError, refused: frozenset[str], schema: bool) -> str | None:
+    """Return what to leave out of a request that a server refused, or None if nothing is left to leave out.
 
-    What a server refuses with status 400 or 422 is left out from the first answer without it on: the schema, and
-    `max_tokens` where it wants `max_completion_tokens`.
+    `temperature` where the server names it: models that think first take none. Else the bounds of the schema, then the
+    schema.
+    """
+    if error.param == TEMPERATURE:
+        return None if TEMPERATURE in refused else TEMPERATURE
+    optional = (BOUNDS, SCHEMA) if schema else ()
+    return next((feature for feature in optional if feature not in refused), None)
+
+
+def accepted_schema(schema: Mapping[str, Any] | None, refused: frozenset[str]) -> Mapping[str, Any] | None:
+    """Return a schema as far as a server takes it."""
+    if schema is None or SCHEMA in refused:
+        return None
+    return without_bounds(schema) if BOUNDS in refused else schema
+
+
+class Chat:
+    """One chat model behind an endpoint, at temperature 0: the same request has the same answer as far as it can.
+
+    What a server refuses with status 400 or 422 is left out from the first answer without it on: the temperature, the
+    bounds of the schema or the schema, and `max_tokens` where it wants `max_completion_tokens`.
     """
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self.endpoint = endpoint
         self.model = model_name(model)
-        self._schemas = True
+        self._refused: frozenset[str] = frozenset()
         self._limit = _LIMITS[0]
 
     async def complete(
@@ -36,37 +58,34 @@ class Chat:
 
         `ProviderError` when it gives none: `retryable` unless the model or a filter refused.
         """
-        limit, asked = self._limit, schema is not None and self._schemas
-        schema = schema if asked else None
+        limit, refused = self._limit, self._refused
         while True:
+            body: dict[str, Any] = {
+                "model": self.model,
+                "messages": [{"role": "system", "content": system}, {"role": "user", "content": prompt}],
+                limit: max_tokens,
+            }
+            if TEMPERATURE not in refused:
+                body[TEMPERATURE] = 0
+            accepted = accepted_schema(schema, refused)
+            if accepted is not None:
+                form = {"name": "answer", "schema": accepted, "strict": True}
+                body["response_format"] = {"type": "json_schema", "json_schema": form}
             try:
-                text = await self._ask(system, prompt, limit, max_tokens, schema)
+                text = await self.endpoint.post("chat/completions", body, self._read)
             except StatusError as error:
                 if error.status not in REFUSED:
                     raise
                 if error.param in _LIMITS and limit == _LIMITS[0]:
                     limit = _LIMITS[1]
-                elif schema is not None:
-                    schema = None
-                else:
+                    continue
+                feature = feature_to_leave_out(error, refused, schema is not None)
+                if feature is None:
                     raise
+                refused |= {feature}
             else:
-                self._limit = limit
-                self._schemas = self._schemas and not (asked and schema is None)
+                self._limit, self._refused = limit, refused
                 return text
-
-    async def _ask(
-        self, system: str, prompt: str, limit: str, max_tokens: int, schema: Mapping[str, Any] | None
-    ) -> str:
-        body: dict[str, Any] = {
-            "model": self.model,
-            "messages": [{"role": "system", "content": system}, {"role": "user", "content": prompt}],
-            limit: max_tokens,
-        }
-        if schema is not None:
-            form = {"name": "answer", "schema": schema, "strict": True}
-            body["response_format"] = {"type": "json_schema", "json_schema": form}
-        return await self.endpoint.post("chat/completions", body, self._read)
 
     def _read(self, answer: dict[str, Any]) -> str:
         choice = answer["choices"][0]

@@ -35,6 +35,9 @@ __all__ = ["Endpoint", "StatusError", "UnreachableError", "endpoint", "retry_aft
 T = TypeVar("T")
 
 REFUSED = (400, 422)
+_COMPLAINT = (
+    80  # characters of a message in which a field counts as the one at fault: behind them requests are echoed
+)
 """Statuses by which a server refuses a field it does not know."""
 
 _PASSING = frozenset((408, 409, 425, 429))
@@ -365,10 +368,14 @@ class Endpoint:
         try:
             found = json.loads(body)
             error = found.get("error", found)
+<<<<<<< HEAD
             if isinstance(error, str):
                 return "", "", says_too_long(error)
             code, param = error.get("code") or error.get("type"), error.get("param")
             message = error.get("message") or error.get("detail")
+=======
+            code, param = error.get("code") or error.get("type"), field_at_fault(error)
+>>>>>>> 1063f2bee275cdcb9abf03dda90d5d06cd3cafc7
         except (ValueError, AttributeError, RecursionError):
             return "", "", False
         return self._word(code), self._word(param), says_too_long(message)
@@ -480,6 +487,13 @@ def _address(base_url: str, trusted: bool) -> httpx2.URL:
     if not trusted and url.scheme != "https":
         raise ConfigurationError("base_url must be https, unless it is trusted", options=("trusted=True",))
     return url
+
+
+def field_at_fault(error: Mapping[str, Any]) -> object:
+    """Return the field that an error complains of: `param`, or the temperature where its message begins with that."""
+    if error.get("param"):
+        return error["param"]
+    return "temperature" if "temperature" in str(error.get("message"))[:_COMPLAINT] else ""
 
 
 def endpoint(base_url: str | Endpoint, *, api_key: str | None, timeout: float, max_retries: int) -> Endpoint:

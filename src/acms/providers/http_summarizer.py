@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
-from acms.errors import ConfigurationError
+from acms.errors import ConfigurationError, ProviderError
+from acms.observability.logging import log
 from acms.ports import SummaryRequest, Turn
 from acms.prompt_types import OPENING
 from acms.providers.arguments import model_name
 from acms.providers.chat import Chat
 from acms.providers.http import Endpoint, OverEndpoint, endpoint
 from acms.providers.reflector import Completing
+from acms.providers.summary_repair import repair_summary
 
 __all__ = ["HTTPSummarizer"]
 
@@ -36,12 +39,20 @@ class ModelSummarizer:
     async def summarize(self, request: SummaryRequest) -> str:
         """Return a text that can stand for the turns; `ProviderError` when the model gives none."""
         words = max(10, int(request.max_tokens * _WORDS))
-        return await self._chat.complete(
+        answer = await self._chat.complete(
             _instructions(),
             f"Summarize this conversation in at most {words} words.\n\n"
             f"<conversation>\n{_lines(request.turns)}\n</conversation>",
             max_tokens=request.max_tokens + _THOUGHTS,
         )
+        text, repairs = repair_summary(answer, request.turns)
+        if repairs:
+            log(logging.INFO, "summary_repaired", model=self.model, **repairs)
+        if not text:
+            raise ProviderError(
+                f"{self.model}: nothing of its summary was said", provider=self.model, retryable=True
+            )
+        return text
 
 
 class HTTPSummarizer(OverEndpoint, ModelSummarizer):

@@ -35,19 +35,17 @@ def client(**settings: Any) -> AsyncOpenAI:
 
 
 class _Chat(SDKChat):
-    def _ask(
-        self, system: str, prompt: str, max_tokens: int, schema: Mapping[str, Any] | None
-    ) -> Awaitable[Any]:
-        settings: dict[str, Any] = {}
-        if schema is not None:
-            form = {"name": "answer", "schema": schema, "strict": True}
-            settings["response_format"] = {"type": "json_schema", "json_schema": form}
+    def _ask(self, system: str, prompt: str, max_tokens: int, settings: Mapping[str, Any]) -> Awaitable[Any]:
         return self.client.chat.completions.create(
             model=self.model,
             messages=[{"role": "system", "content": system}, {"role": "user", "content": prompt}],
             max_completion_tokens=max_tokens,
             **settings,
         )
+
+    def _form(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        form = {"name": "answer", "schema": schema, "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": form}}
 
     def _read(self, answer: Any) -> tuple[str, bool]:
         choice = answer.choices[0]

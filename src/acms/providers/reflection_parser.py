@@ -25,7 +25,12 @@ CONFIDENCE = 0.8
 PROPOSALS = 200
 """Proposals of one answer that are read."""
 
-_LISTS = ("proposals", "facts", "actions")
+CONTENT_CHARS = 800
+"""Characters of a content: the 200 tokens that `ReflectionConfig.max_fact_tokens` allows by default."""
+VALUE_CHARS = 200
+"""Characters of a value: a few words, or a path."""
+
+_LISTS = ("turns", "proposals", "facts", "actions")
 _SURE = {"high": 0.9, "medium": 0.6, "low": 0.3}
 _FIELDS = frozenset({"subject", "attribute", "fact_type", "confidence", "sources"})
 _ACTIONS = frozenset({"add", "update", "remove", "keep"})
@@ -113,6 +118,9 @@ def _found(text: str) -> tuple[list[Any] | None, str | None, list[str]]:
         for one in dict.fromkeys([exact, _COMMA.sub(lambda match: match[1] or "", exact)]):
             parts: list[Any] = []
             for value in _values(one):
+                if _is_turn(value):
+                    parts += _flatten_turns([value])
+                    continue
                 answer = _answer(value)
                 if answer is not None:
                     return answer
@@ -142,7 +150,7 @@ def _answer(value: Any) -> tuple[list[Any], str | None, list[str]] | None:
     items: list[Any] = []
     for one in _given(given[name]):
         if isinstance(one, list):
-            items += cast("list[Any]", one)
+            items += _flatten_turns(cast("list[Any]", one))
         elif _is_proposal(one):
             items.append(one)
         elif one is not None:
@@ -154,6 +162,26 @@ def _answer(value: Any) -> tuple[list[Any], str | None, list[str]] | None:
         elif one is not None:
             unreadable.append("summary: is no text")
     return items, summary, unreadable
+
+
+def _is_turn(value: Any) -> bool:
+    """Tell the facts of one turn: {"turn": 3, "facts": […]}."""
+    return (
+        isinstance(value, dict) and "turn" in value and isinstance(cast("_Object", value).get("facts"), list)
+    )
+
+
+def _flatten_turns(items: Sequence[Any]) -> list[Any]:
+    """Return proposals in order, those of one turn with that as their source unless they cite others."""
+    found: list[Any] = []
+    for item in items:
+        if not _is_turn(item):
+            found.append(item)
+            continue
+        source = {"sources": [item["turn"]]}
+        for fact in item["facts"]:
+            found.append({**source, **fact} if isinstance(fact, dict) else fact)
+    return found
 
 
 def _given(value: Any) -> Sequence[Any]:
@@ -226,6 +254,10 @@ def _proposal(item: Any, names: Mapping[str, str], said: Mapping[int, datetime |
             raise ValidationError("has no content")
         if len(content) > _CONTENT:
             raise ValidationError(f"has more than {_CONTENT} characters")
+        if action == "update" and fact_id is not None and fact_id not in names.values():
+            raise ValidationError("updates a fact that it was not shown")
+        if len(content) == CONTENT_CHARS or len(_text(given.get("value"))) == VALUE_CHARS:
+            raise ValidationError("was cut at the length the schema allows")
     elif fact_id is None and not (subject or attribute):
         raise ValidationError(f"does not say which fact to {action}")
     sources = _sources(given.get("sources"), said)

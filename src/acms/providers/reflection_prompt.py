@@ -9,57 +9,110 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, cast
 
 from acms.knowledge import Fact
 from acms.ports import ReflectionRequest, Turn
 from acms.prompt_types import escape_tags
-from acms.providers.reflection_parser import cleaned
+from acms.providers.reflection_parser import CONTENT_CHARS, VALUE_CHARS, cleaned, handles
+from acms.text.moments import periods_named
+from acms.text.tokenizer import words
 
-#: The JSON schema of an answer: nothing optional, no unions, so that every vendor's strict mode takes it.
-SCHEMA: Mapping[str, object] = {
-    "type": "object",
-    "properties": {
-        "proposals": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "reason": {"type": "string"},
-                    "sources": {"type": "array", "items": {"type": "integer"}},
-                    "action": {"type": "string", "enum": ["add", "update", "remove", "keep"]},
-                    "fact": {"type": "string"},
-                    "content": {"type": "string"},
-                    "subject": {"type": "string"},
-                    "attribute": {"type": "string"},
-                    "value": {"type": "string"},
-                    "cardinality": {"type": "string", "enum": ["one", "many"]},
-                    "fact_type": {"type": "string"},
-                    "confidence": {"type": "number"},
-                    "negative": {"type": "boolean"},
-                    "scope": {"type": "string", "enum": ["session", "namespace"]},
-                    "valid_from": {"type": "string"},
-                    "valid_to": {"type": "string"},
-                    "depends_on": {"type": "array", "items": {"type": "string"}},
-                },
-                "required": [
-                    "reason", "sources", "action", "fact", "content", "subject", "attribute", "value",
-                    "cardinality", "fact_type", "confidence", "negative", "scope", "valid_from", "valid_to",
-                    "depends_on",
-                ],
-                "additionalProperties": False,
-            },
-        },
-        "summary": {"type": "string"},
-    },
-    "required": ["proposals", "summary"],
-    "additionalProperties": False,
-}  # fmt: skip
+NAME_CHARS = 80
+"""Characters of a subject or an attribute: a few words."""
+DATE_CHARS = 25
+"""Characters of an ISO 8601 time with its zone."""
+GRAMMAR = 1_900
+"""Repetitions a bound may allow: llama.cpp refuses a grammar with 2,000 and more, so a longer summary has no bound."""
+_CHARS = 4
+"""Characters of a token, about: enough for a summary that keeps to its tokens."""
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _BLOCKS = ("known_facts", "turns")
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _INDENT = "    "
 _SPEAKER = 64  # characters of a name
+_BOUNDS = ("minItems", "maxItems", "maxLength")
+
+
+def answer_schema(request: ReflectionRequest) -> dict[str, object]:
+    """Return the JSON schema of an answer to one request: for each turn the facts it states, and a summary.
+
+    Asked for one list, a small model stops after the first fact it finds, and cites any turn. Asked turn by turn, it
+    reads all of them, and its citations are right.
+
+    Turns and handles are enumerations of those that exist, lists and texts are bounded, and fields that could only be
+    empty are left out: without known facts an answer can only add, and a
+    validity needs a turn that names a day or a number. Nothing is optional and there are no unions, so that
+    the strict mode of every vendor takes it; `without_bounds` is for servers that take no bounds.
+    """
+    versions = [turn.version for turn in request.turns]
+    known = list(handles(request))
+    properties: dict[str, object] = {
+        "content": _text(CONTENT_CHARS),
+        "subject": _text(NAME_CHARS),
+        "attribute": _text(NAME_CHARS),
+        "value": _text(VALUE_CHARS),
+    }
+    if known:
+        properties["action"] = _one_of("add", "update", "remove", "keep")
+        properties["fact"] = _one_of("", *known)
+    properties |= {
+        "fact_type": _one_of("fact", "decision", "constraint", "failure", "goal", "preference", "event"),
+        "cardinality": _one_of("one", "many"),
+        "negative": {"type": "boolean"},
+        "confidence": {"type": "number"},
+        "scope": _one_of("session", "namespace"),
+    }
+    if any(map(_may_name_a_day, request.turns)):
+        properties |= {"valid_from": _text(DATE_CHARS), "valid_to": _text(DATE_CHARS)}
+    if known:
+        properties["depends_on"] = _list_of(_one_of(*known), len(known))
+    facts = _list_of(_object(properties), _most_facts(request))
+    turn = _object({"turn": {"type": "integer", "enum": versions}, "facts": facts})
+    turns = {**_list_of(turn, len(versions)), "minItems": len(versions)}
+    return _object({"turns": turns, "summary": _text(request.max_summary_tokens * _CHARS)})
+
+
+def without_bounds(schema: Any) -> Any:
+    """Return a schema without the lengths of its texts and lists, which some strict modes refuse."""
+    if isinstance(schema, Mapping):
+        fields = cast("Mapping[str, Any]", schema)
+        return {name: without_bounds(value) for name, value in fields.items() if name not in _BOUNDS}
+    return schema
+
+
+def _may_name_a_day(turn: Turn) -> bool:
+    said = turn.created_at or datetime.now(UTC)
+    return any(char.isnumeric() for char in turn.text) or bool(periods_named(turn.text, said))
+
+
+def _most_facts(request: ReflectionRequest) -> int:
+    """Return how many facts one turn can state: each has two words at least."""
+    longest = max((len(words(turn.text)) for turn in request.turns), default=0)
+    return min(request.max_facts + len(request.facts), max(1, longest // 2))
+
+
+def _object(properties: Mapping[str, object]) -> dict[str, object]:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _list_of(items: Mapping[str, object], most: int) -> dict[str, object]:
+    return {"type": "array", "items": dict(items), "maxItems": most}
+
+
+def _one_of(*choices: str) -> dict[str, object]:
+    return {"type": "string", "enum": list(choices)}
+
+
+def _text(most: int) -> dict[str, object]:
+    return {"type": "string", "maxLength": most} if most <= GRAMMAR else {"type": "string"}
 
 
 def question(template: str, request: ReflectionRequest) -> tuple[str, str]:

@@ -8,8 +8,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Protocol
 
 from acms.providers.arguments import model_name, whole
+from acms.providers.reflection_grounding import ground_reflection
 from acms.providers.reflection_parser import parse
-from acms.providers.reflection_prompt import SCHEMA, question
+from acms.providers.reflection_prompt import answer_schema, question
 
 if TYPE_CHECKING:
     from acms.knowledge import Reflection
@@ -34,7 +35,8 @@ class Completing(Protocol):
 class ModelReflector:
     """Asks a chat model what turns change about what is known, and reads its answer with care.
 
-    An answer in which nothing can be read is a `ProviderError`, `retryable`. Turns and facts are handed over as data in
+    Proposals that the turns do not say are refused and reported. An answer in which nothing can be read is a
+    `ProviderError`, `retryable`. Turns and facts are handed over as data in
     a place they cannot leave.
     """
 
@@ -49,8 +51,10 @@ class ModelReflector:
     async def reflect(self, request: ReflectionRequest) -> Reflection:
         """Return the proposals and the summary that the model wrote, with what could not be read of them."""
         system, prompt = question(template(), request)
-        text = await self._chat.complete(system, prompt, max_tokens=self.max_tokens, schema=SCHEMA)
-        return parse(text, request, provider=self.provider)
+        text = await self._chat.complete(
+            system, prompt, max_tokens=self.max_tokens, schema=answer_schema(request)
+        )
+        return ground_reflection(parse(text, request, provider=self.provider), request)
 
 
 @cache

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from acms.errors import ConfigurationError, ProviderError
 from acms.providers.arguments import model_name
-from acms.providers.chat import THINKING, wordless
-from acms.providers.http import REFUSED, StatusError, garbled, passing, without_key
+from acms.providers.chat import (
+    BOUNDS,
+    TEMPERATURE,
+    THINKING,
+    accepted_schema,
+    feature_to_leave_out,
+    wordless,
+)
+from acms.providers.http import REFUSED, StatusError, field_at_fault, garbled, passing, without_key
 from acms.providers.refusal import says_too_long
 
 __all__ = ["OverClient", "SDKChat", "asked", "client_of", "made"]
@@ -86,33 +93,45 @@ class OverClient:
 class SDKChat(ABC):
     """One chat model behind an SDK's client.
 
-    A schema that the server refuses with status 400 or 422 is left out from the first answer without it on.
+    It is asked at temperature 0. A temperature or a schema that the server refuses with status 400 or 422 is left out
+    from the first answer without it on.
     """
+
+    #: Never sent. The strict modes of the vendors refuse bounds of a schema.
+    unsupported: frozenset[str] = frozenset({BOUNDS})
 
     def __init__(self, client: Any, model: str, provider: str) -> None:
         self.client = client
         self.model = model_name(model)
         self.provider = provider
-        self._schemas = True
+        self._refused = self.unsupported
 
     async def complete(
         self, system: str, prompt: str, *, max_tokens: int, schema: Mapping[str, Any] | None = None
     ) -> str:
         """Return the model's answer; `ProviderError` when it gives none, `retryable` unless it refused."""
-        if schema is not None and self._schemas:
+        refused = self._refused
+        while True:
+            settings = {} if TEMPERATURE in refused else {TEMPERATURE: 0}
+            accepted = accepted_schema(schema, refused)
+            if accepted is not None:
+                settings |= self._form(accepted)
             try:
-                return await self._text(system, prompt, max_tokens, schema)
+                text = await self._text(system, prompt, max_tokens, settings)
             except StatusError as error:
                 if error.status not in REFUSED:
                     raise
-            text = await self._text(system, prompt, max_tokens, None)
-            self._schemas = False
-            return text
-        return await self._text(system, prompt, max_tokens, None)
+                feature = feature_to_leave_out(error, refused, schema is not None)
+                if feature is None:
+                    raise
+                refused |= {feature}
+            else:
+                self._refused = refused
+                return text
 
-    async def _text(self, system: str, prompt: str, max_tokens: int, schema: Mapping[str, Any] | None) -> str:
+    async def _text(self, system: str, prompt: str, max_tokens: int, settings: Mapping[str, Any]) -> str:
         text, refused = await asked(
-            lambda: self._ask(system, prompt, max_tokens, schema), self._checked, self.provider
+            lambda: self._ask(system, prompt, max_tokens, settings), self._checked, self.provider
         )
         if text:
             return text
@@ -126,12 +145,24 @@ class SDKChat(ABC):
 
     @abstractmethod
     def _ask(
-        self, system: str, prompt: str, max_tokens: int, schema: Mapping[str, Any] | None
+        self, system: str, prompt: str, max_tokens: int, settings: Mapping[str, Any]
     ) -> Awaitable[Any]: ...
+
+    @abstractmethod
+    def _form(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the setting that holds the model to a schema."""
 
     @abstractmethod
     def _read(self, answer: Any) -> tuple[str, bool]:
         """Return the text of an answer, and whether the model or a filter refused to give one."""
+
+
+def _field_at_fault(error: Exception) -> str:
+    body = getattr(error, "body", None)
+    if not isinstance(body, dict):
+        return ""
+    inner = cast("dict[str, Any]", body).get("error", body)
+    return str(field_at_fault(cast("dict[str, Any]", inner))) if isinstance(inner, dict) else ""
 
 
 def _failure(error: Exception, provider: str) -> ProviderError:
@@ -145,6 +176,7 @@ def _failure(error: Exception, provider: str) -> ProviderError:
             f"{provider} answered {status}",
             provider=provider,
             status=status,
+            param=_field_at_fault(error),
             retryable=passing(status) and not too_long,
             too_long=too_long,
         )

@@ -126,6 +126,12 @@ def moment(text: str, said: datetime, *, end: bool) -> datetime | None:
     return _until(found, said, whole=False) if end else _period(found, said, back=False).start
 
 
+def periods_named(text: str, said: datetime) -> list[Period]:
+    """Return the days and longer periods that a text names: for each the nearest before and after it was said."""
+    found = [_period(match, said, back=back) for match in _DATE.finditer(text) for back in (False, True)]
+    return [period for period in found if period.start is not None]
+
+
 def _until(found: re.Match[str], said: datetime, *, whole: bool) -> datetime | None:
     """Return until when something is so that is so until a date."""
     period = _period(found, said, back=False)

@@ -1,0 +1,109 @@
+"""Grounding of a model's proposals: nothing is passed on that the turns it was shown do not say.
+
+For reflectors over a model. A reflector of your own may have better reasons than the words of a turn, such as a fixed
+vocabulary, and what a person states by hand needs no turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from acms.knowledge import Decision, Proposal, Reflection
+from acms.model import Origin
+from acms.ports import ReflectionRequest
+from acms.providers.summary_repair import repair_summary
+from acms.text.details import details
+from acms.text.grounding import ENOUGH, Evidence, is_placeholder
+
+_FIELDS = ("content", "subject", "attribute", "value")
+
+
+class Grounds:
+    """The turns and known facts of a request, which proposals are held against."""
+
+    def __init__(self, request: ReflectionRequest) -> None:
+        turns = request.turns
+        said = [(turn.text, turn.created_at) for turn in turns]
+        speakers = [(turn.speaker, None) for turn in turns]
+        facts = [(f"{fact.subject} {fact.attribute} {fact.content}", None) for fact in request.facts]
+        #: What a content may name: a pronoun is replaced by what another turn or a known fact calls it.
+        self._all = Evidence([*said, *speakers, *facts])
+        others = [turn for turn in turns if turn.origin is not Origin.ASSISTANT]
+        self._others = Evidence((turn.text, turn.created_at) for turn in others)
+        self._said = turns[-1].created_at if turns else None
+        self._assistant = {turn.version for turn in turns if turn.origin is Origin.ASSISTANT}
+        self._each = {turn.version: Evidence([(turn.text, turn.created_at)]) for turn in turns}
+
+    def names_day(self, moment: datetime) -> bool:
+        """Return whether a turn names the day of a moment."""
+        return self._all.names_day(moment.date())
+
+    def _names_something_new(self, content: str) -> bool:
+        return not all(self._others.says(detail.text) for detail in details(content))
+
+    def check(self, proposal: Proposal) -> Proposal | Decision:
+        """Return a proposal with the turns that say it as its sources, or the decision that refuses it.
+
+        A value must stand in a turn that is cited. Where it stands in others only, those are its sources: what said it
+        is certain then, and the least trusted of them decides how far it is believed. A content may name what any turn
+        or known fact names, and no other number or coined name.
+
+        What is taken from the assistant alone is refused as small talk unless it holds a name, a number, a path or the
+        like that no other turn has: "Nice to meet you, Ada" against "I made the tag v2.4.1".
+        """
+        if proposal.action not in ("add", "update") or not proposal.content:
+            return proposal
+        empty = next((name for name in _FIELDS if is_placeholder(getattr(proposal, name))), None)
+        if empty is not None:
+            return Decision(proposal=proposal, outcome="placeholder", reason=f"its {empty} has no words")
+        missing = self._all.missing_details(proposal.content)
+        if missing:
+            reason = f"its content names {missing[0]!r}, which no turn says"
+            return Decision(proposal=proposal, outcome="ungrounded", reason=reason)
+        if proposal.value:
+            field = f"{proposal.subject} {proposal.attribute}"
+            saying = [version for version, one in self._each.items() if one.says(proposal.value, field)]
+        else:
+            saying = [version for version, one in self._each.items() if one.share(proposal.content) >= ENOUGH]
+        if not saying:
+            part = "value" if proposal.value else "content"
+            return Decision(proposal=proposal, outcome="ungrounded", reason=f"its {part} stands in no turn")
+        if proposal.value and not Evidence([(proposal.content, self._said)]).says(proposal.value):
+            reason = "its content does not say its value"
+            return Decision(proposal=proposal, outcome="ungrounded", reason=reason)
+        sources = [version for version in proposal.sources if version in saying] or saying
+        if self._assistant.issuperset(sources) and not self._names_something_new(proposal.content):
+            reason = "it is taken from the assistant, and names nothing new"
+            return Decision(proposal=proposal, outcome="small_talk", reason=reason)
+        if proposal.sources and not set(saying) & set(proposal.sources):
+            return replace(proposal, sources=tuple(saying))
+        return proposal
+
+
+def ground_reflection(found: Reflection, request: ReflectionRequest) -> Reflection:
+    """Return an answer with the proposals that its turns say; the others are `rejected`.
+
+    A validity counts from days that the turns name: small models write the time of the turn. The summary is repaired.
+    What was left out of either is told with what could not be read.
+    """
+    grounds = Grounds(request)
+    summary, unreadable = found.summary, found.unreadable
+    checked: list[Proposal | Decision] = []
+    for number, proposal in enumerate(found.proposals, 1):
+        for name in ("valid_from", "valid_to"):
+            day = getattr(proposal, name)
+            if day is not None and not grounds.names_day(day):
+                proposal = replace(proposal, **{name: None})
+                unreadable += (f"proposal {number}: {name} is a day that no turn names",)
+        checked.append(grounds.check(proposal))
+    if summary is not None:
+        text, repairs = repair_summary(summary, request.turns)
+        summary = None if is_placeholder(text) else text or None
+        unreadable += tuple(f"summary: {count} {kind}" for kind, count in repairs.items())
+    return Reflection(
+        proposals=tuple(one for one in checked if isinstance(one, Proposal)),
+        summary=summary,
+        unreadable=unreadable,
+        rejected=(*found.rejected, *(one for one in checked if isinstance(one, Decision))),
+    )

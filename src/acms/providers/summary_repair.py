@@ -1,0 +1,65 @@
+"""Repairs of a summary that a small model wrote: what is no summary of the turns is left out, and counted."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from acms.ports import Turn
+from acms.text.grounding import Evidence
+from acms.text.tokenizer import spans
+
+_FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\n(.*?)\n?```", re.DOTALL)
+_END = re.compile(r"[.!?。！？…][\"')\]”»」]*\s*\Z")
+_ITEM = re.compile(r"\s*\d{1,3}[.)]\s+")
+
+
+def repair_summary(answer: str, turns: Sequence[Turn]) -> tuple[str, Mapping[str, int]]:
+    """Return a model's summary without what is none of it, and how many parts of each kind were left out.
+
+    `heading`: a fence, or a first line that announces the text and ends with a colon. `repeated`: sentences that stand
+    there already; an answer of which they are most is a loop, and nothing is left of it. `unsaid`: sentences with a
+    number or a coined name that no turn has. `cut`: a last sentence without an end behind sentences that have one.
+    """
+    found: Counter[str] = Counter()
+    text = answer.strip()
+    fence = _FENCE.fullmatch(text)
+    if fence is not None:
+        text = fence[1].strip()
+        found["heading"] += 1
+    first, _, rest = text.partition("\n")
+    if first.rstrip("*_ ").endswith((":", "：")) and rest.strip():
+        text = rest.strip()
+        found["heading"] += 1
+    evidence = Evidence(
+        [*((turn.text, turn.created_at) for turn in turns), *((turn.speaker, None) for turn in turns)]
+    )
+    sentences = [text[start:end] for start, end in spans(text)]
+    kept: list[str] = []
+    seen: set[str] = set()
+    for number, sentence in enumerate(sentences):
+        said = " ".join(sentence.split()).casefold()
+        is_last = number == len(sentences) - 1
+        item = _ITEM.match(sentence)
+        if item is not None and item.end() == len(sentence):  # the number of a list is a sentence of its own
+            kept.append(sentence)
+        elif said in seen:
+            found["repeated"] += 1
+        elif evidence.missing_details(sentence[item.end() if item else 0 :]):
+            found["unsaid"] += 1
+        elif is_last and kept and _is_cut(sentence, kept[-1]):
+            found["cut"] += 1
+        else:
+            kept.append(sentence)
+            seen.add(said)
+    if found["repeated"] > len(kept):  # a loop: what it began with is no summary either
+        kept = []
+    return "".join(kept).strip(), +found
+
+
+def _is_cut(sentence: str, before: str) -> bool:
+    """Return whether a sentence of prose has no end although the one before it, in the same paragraph, has one."""
+    if before.endswith("\n") or _ITEM.fullmatch(before):
+        return False
+    return _END.search(sentence) is None and _END.search(before) is not None

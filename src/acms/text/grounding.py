@@ -1,0 +1,221 @@
+"""Grounding: whether the words of a statement stand in the texts it was made from.
+
+A small model copies its instructions, completes what it knows from elsewhere, and fills fields with dashes. None of
+that may become a fact. No list of such words can tell them: the texts that were read decide. There are three measures,
+as each guards against something else:
+
+- *Numbers* must all stand: 16 is not 18. Grouping is read, and k and M ("55,000", "55 000", "55k"), Chinese numerals,
+  and the parts of a date that a text names relative to the day it was said ("next Friday", in the languages of
+  `acms.text.moments`). Other numbers written as words do not stand for digits: models are told to copy.
+- *Coined names* must all stand: words with a capital inside, such as PostgreSQL or gRPC. Other capitals prove nothing:
+  they begin sentences, and every German noun.
+- *Words* stand by their stem in the language of the text, or when most of their letters do, and half of them are
+  enough. So "no deployments on Fridays" stands in "never deploy on Fridays", and a value of one word stands or does
+  not. Function words are not counted, nor words of the field that a value fills: "PostgreSQL database" at the attribute
+  "database" is "PostgreSQL". Scripts without spaces are compared as a whole, then by pairs of characters.
+
+A value translated into another language does not stand: models are told to keep the language.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime, timedelta
+
+from acms.text.moments import periods_named
+from acms.text.tokenizer import (
+    ENGLISH,
+    MONTHS,
+    detect,
+    function_words,
+    plain,
+    primary_term,
+    variant_terms,
+    words,
+)
+
+ENOUGH = 0.5
+"""Share of the words of a statement that must stand in a text."""
+
+PREFIX = 4
+"""Letters two forms of a word begin with, at least."""
+ALIKE = 2 / 3
+"""Share of the longer of two forms of a word that both begin with, at least: counselor, counsellor."""
+
+_HEAD = 64  # words of a text that its language is told from
+_NUMBER = re.compile(r"\d+(?:[.,'’\u00a0\u202f ]\d+)*(?:\s?[kKmM](?!\w))?")
+_GROUPED = re.compile(r"\d{1,3}(?:[,.'’\u00a0\u202f ]\d{3})+")
+_SHORT = re.compile(r"(\d+)(?:[.,](\d+))?\s?([kKmM])")
+_COINED = re.compile(r"\w*(?:[a-z][A-Z]|[A-Z]{2}[a-z]{2})\w*")
+_LETTERS = re.compile(r"[^\d_]+")
+_DIGITS = re.compile(r"\d+")
+_NUMERALS = re.compile("[〇一二三四五六七八九十百千]+")
+_ZEROS = {"k": 3, "m": 6}
+
+
+def is_placeholder(text: str) -> bool:
+    """Return whether a text has no letter, digit, symbol or emoji: "…", "-", "?"."""
+    return bool(text.strip()) and not any(
+        unicodedata.category(char)[0] in "LN" or _is_symbol(char) for char in text
+    )
+
+
+def _is_symbol(char: str) -> bool:
+    return unicodedata.category(char) in ("So", "Sc")
+
+
+class _Text:
+    """The words of one text, looked up by stem and by their first letters."""
+
+    def __init__(self, text: str, months: Sequence[str]) -> None:
+        said = [*words(text), *_letter_parts(text), *months]
+        variants = variant_terms(said)
+        #: Enough to tell the language.
+        self._head = said[:_HEAD]
+        self._forms = {form for word in said for form in (primary_term(word), *variants[word])}
+        self._by_prefix: dict[str, set[str]] = {}
+        for word in map(plain, said):
+            self._by_prefix.setdefault(word[:PREFIX], set()).add(word)
+        self.joined = _joined(text)
+
+    def share(self, own: Sequence[str]) -> float:
+        """Return the share of some words that stand in the text."""
+        variants = variant_terms([*self._head, *own])
+        found = 0
+        for word in own:
+            stands = not self._forms.isdisjoint((primary_term(word), *variants[word]))
+            if word.lower() == word.upper():  # of a script without case, and mostly without spaces
+                stands = stands or word in self.joined
+            else:
+                bare = plain(word)
+                alike = self._by_prefix.get(bare[:PREFIX], ())
+                stands = stands or any(_is_inflection(bare, other) for other in alike)
+            found += stands
+        return found / len(own)
+
+
+class Evidence:
+    """Texts that statements are held against, each with the time it was said: relative dates count from it."""
+
+    def __init__(self, texts: Iterable[tuple[str, datetime | None]]) -> None:
+        self._texts: list[_Text] = []
+        self._numbers = set[str]()
+        #: First days of the periods that the texts name, and the first days after them.
+        self._days = set[date]()
+        for text, said in texts:
+            text = unicodedata.normalize("NFKC", text)
+            periods = periods_named(text, said) if said is not None else []
+            days = [period.start.date() for period in periods if period.start is not None]
+            months = [MONTHS[day.month - 1] for day in days]
+            self._days.update(days, (period.end.date() for period in periods if period.end is not None))
+            self._texts.append(_Text(text, months))
+            self._numbers |= _numbers(text)
+            for day in days:
+                self._numbers |= {str(day.year), str(day.month), str(day.day)}
+
+    def missing_details(self, statement: str) -> list[str]:
+        """Return the numbers and coined names of a statement that stand in none of the texts."""
+        statement = unicodedata.normalize("NFKC", statement)
+        missing: list[str] = []
+        for number in _NUMBER.findall(statement):
+            parts = _runs(number) - {"0"}  # full hours are written both ways: "at 10", "10:00"
+            if _canonical(number) not in self._numbers and not parts <= self._numbers:
+                missing.append(number.strip())
+        for name in _COINED.findall(statement):
+            if not any(_joined(name) in text.joined for text in self._texts):
+                missing.append(name)
+        return missing
+
+    def names_day(self, day: date) -> bool:
+        """Return whether the texts name a day or the one before it: what holds through a day ends with the next."""
+        before = day - timedelta(days=1)
+        if day in self._days or before in self._days:
+            return True
+        return any({str(one.day), str(one.month)} <= self._numbers for one in (day, before))
+
+    def share(self, statement: str, ignored: str = "") -> float:
+        """Return the share of the words of a statement that stand in one of the texts, the best of them.
+
+        Function words are not counted, nor those of `ignored`, unless there are no others. Numbers are not counted
+        either: `missing_details` is for them.
+        """
+        statement = unicodedata.normalize("NFKC", statement)
+        joined = _joined(statement)
+        if joined and not statement.isascii() and any(joined in text.joined for text in self._texts):
+            return 1.0
+        own = _letter_parts(statement)
+        if not own:
+            return 1.0
+        counted = _telling(own, words(unicodedata.normalize("NFKC", ignored)))
+        return max((text.share(counted) for text in self._texts), default=0.0)
+
+    def says(self, statement: str, ignored: str = "") -> bool:
+        """Return whether a statement stands in the texts: its numbers and names, and enough of its words."""
+        return not self.missing_details(statement) and self.share(statement, ignored) >= ENOUGH
+
+
+def _letter_parts(text: str) -> list[str]:
+    """Return the words of a text without their digits: of "200ms" it is "ms"."""
+    return [part for word in words(text) for part in _LETTERS.findall(word)]
+
+
+def _telling(own: Sequence[str], ignored: Sequence[str]) -> Sequence[str]:
+    """Return the words that say something: without function words, and without those of another text."""
+    function = function_words(ENGLISH) | function_words(detect(own))
+    telling = [word for word in own if word not in function] or own
+    field = set(map(primary_term, ignored))
+    return [word for word in telling if primary_term(word) not in field] or telling
+
+
+def _is_inflection(word: str, other: str) -> bool:
+    """Return whether two words begin alike for most of the longer one: stemmers miss changes inside a word."""
+    alike = 0
+    for mine, theirs in zip(word, other, strict=False):
+        if mine != theirs:
+            break
+        alike += 1
+    return alike >= PREFIX and alike >= ALIKE * max(len(word), len(other))
+
+
+def _joined(text: str) -> str:
+    """Return a text in lower case without space and punctuation."""
+    return "".join(char for char in text.casefold() if char.isalnum() or _is_symbol(char))
+
+
+def _numbers(text: str) -> set[str]:
+    """Return the numbers of a text: whole, by their runs of digits, and those written in Chinese numerals."""
+    found = _runs(text)
+    found |= {_canonical(number) for number in _NUMBER.findall(text)}
+    found |= {str(_numeral(run)) for run in _NUMERALS.findall(text)}
+    return found
+
+
+def _runs(text: str) -> set[str]:
+    """Return the runs of digits in a text, without leading zeros."""
+    return {run.lstrip("0") or "0" for run in _DIGITS.findall(text)}
+
+
+def _canonical(number: str) -> str:
+    """Return a number as its digits: of "55,000", "55 000" and "55k" it is 55000."""
+    short = _SHORT.fullmatch(number)
+    if short is not None:
+        zeros = _ZEROS[short[3].lower()]
+        return (short[1] + (short[2] or "").ljust(zeros, "0")).lstrip("0") or "0"
+    if _GROUPED.fullmatch(number):
+        return "".join(char for char in number if char.isdigit())
+    return number
+
+
+def _numeral(run: str) -> int:
+    """Return the number of a run of Chinese numerals: 二十三 is 23."""
+    total = current = 0
+    for char in run:
+        value = int(unicodedata.numeric(char))
+        if value >= 10:
+            total += max(current, 1) * value
+            current = 0
+        else:
+            current = current * 10 + value
+    return total + current
