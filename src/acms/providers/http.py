@@ -368,14 +368,10 @@ class Endpoint:
         try:
             found = json.loads(body)
             error = found.get("error", found)
-<<<<<<< HEAD
             if isinstance(error, str):
                 return "", "", says_too_long(error)
-            code, param = error.get("code") or error.get("type"), error.get("param")
-            message = error.get("message") or error.get("detail")
-=======
             code, param = error.get("code") or error.get("type"), field_at_fault(error)
->>>>>>> 1063f2bee275cdcb9abf03dda90d5d06cd3cafc7
+            message = error.get("message") or error.get("detail")
         except (ValueError, AttributeError, RecursionError):
             return "", "", False
         return self._word(code), self._word(param), says_too_long(message)
