@@ -87,7 +87,7 @@ class RecallConfig:
     #: Share of a recall, and of what a prompt recalls, that text of the origin `external` may take while other text
     #: that answers is left out.
     external_budget_pct: float = 0.25
-    #: Share of a prompt's room that what is recalled for one turn may take where a history stands beside it: more of
+    #: Share of a prompt's room, up to 6,000 tokens, that what is recalled for one turn may take beside a history: more of
     #: what answers, or fewer tokens that are paid in full.
     effort: float = 0.7
     #: How long a reranker may take, tries and waits included, before a recall does without it.

@@ -49,10 +49,8 @@ HALF = 0.5
 BEGUN = 0.4
 """Share of the room that an epoch begins with, at least: what a recall leaves of it shows more of the history."""
 
-LONG = 0.075
-"""Share of the room from which on a turn is long: an epoch holds several of them if each recalls half as much."""
-LONGEST = 0.4
-"""Share of the room beyond which an epoch holds one turn: its request is filled."""
+MOST_RECALLED = 6_000
+"""Tokens that a turn recalls at most: a larger room holds more turns, which share what each of them recalled."""
 
 RESULT = 12
 """A condensed output of a tool takes one part in so many of a prompt."""

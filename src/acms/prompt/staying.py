@@ -309,8 +309,7 @@ class Staying:
         kept, read = kept._replace(outputs=tuple(sorted(outputs.items()))), read._replace(units=units)
         place = self._turn(read.lead, units)
         if self._recall is not None and not self._answered(kept.blocks, units, place):
-            since = [unit for unit in units if unit.first > kept.began]
-            depth, begun = self._depth(self._cost(since), len(kept.blocks)), place < len(units) - 1
+            depth, begun = self._depth, place < len(units) - 1
             if begun and any(placements.position(units, one.after) == place for one in kept.blocks):
                 # Something else is asked in the middle of a turn: behind all that was said.
                 place = len(units)
@@ -362,11 +361,7 @@ class Staying:
         found: tuple[Piece, ...] = ()
         if self._recall is not None:
             left = room - sum(costs[start:])
-            if start == 0 and read.whole:
-                depth = left
-            else:
-                depth = self._depth(*self._spoken_before(units, costs))
-                depth = self._first_depth(depth, left, spare, loops, now)
+            depth = left if start == 0 and read.whole else self._first_depth(left, spare, loops, now)
             seen = placements.visible([*read.lead, *units[start:]], (), self._told)
             found = await self._answers(depth, seen, single=spare is not None or loops > 0)
         most = room - spare if spare is not None else int(room * placements.BEGUN)
@@ -479,9 +474,9 @@ class Staying:
             earlier, now = [*earlier, last], 0
         return min(max((0, *earlier, *others)), int(self._room * placements.LOOP)), now
 
-    def _first_depth(self, depth: int, left: int, spare: int | None, loops: int, now: int) -> int:
+    def _first_depth(self, left: int, spare: int | None, loops: int, now: int) -> int:
         """Return the tokens that an epoch recalls first: not those its loop takes, half of them once it runs."""
-        depth = min(depth, left - max(0, loops - now)) if spare is None else left - spare
+        depth = min(self._depth, left - max(0, loops - now)) if spare is None else left - spare
         return max(0, min(depth, left // 2 if now and self._keeps else left))
 
     def _filled(
@@ -509,24 +504,17 @@ class Staying:
         where turns are so long that the next one would not fit what is left, told by how much was said in the epoch
         before. The requests of a turn share it in any case: its tools take what those of the turns before took.
         """
+        was = self._was
         if self._recall is None or not self._keeps:
             return None if self._keeps else 0
         if self._tools and not loops:
             return None
-        if self._was is not None:
-            said, turns = self._spoken_before(units, costs)
-            most = self._room * (1 - placements.NEWEST) - self._depth(said, turns)
-            if said <= turns * min(most, placements.LONGEST * self._room):
+        if was is not None:
+            said = sum(cost for unit, cost in zip(units, costs, strict=True) if unit.first > was.began)
+            turns = max(1, len(was.blocks))
+            if said <= turns * (self._room * (1 - placements.NEWEST) - self._depth):
                 return None
         return max(loops - now, now // 2)
-
-    def _spoken_before(self, units: Sequence[Atom], costs: Sequence[int]) -> tuple[int, int]:
-        """Return the tokens that were said since the epoch before began, and in how many turns."""
-        was = self._was
-        if was is None:
-            return 0, 1
-        said = sum(cost for unit, cost in zip(units, costs, strict=True) if unit.first > was.began)
-        return said, max(1, len(was.blocks))
 
     def _start(self, read: Read, units: Sequence[Atom], costs: Sequence[int]) -> int:
         """Return the first unit that an epoch shows: all of them fit, or the newest, at least those of the turn.
@@ -727,17 +715,13 @@ class Staying:
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _depth(self, said: int, turns: int) -> int:
-        """Return the tokens that may be recalled for a turn, where so many were said in some turns before.
-
-        Long turns recall half as much, so that more of them fit an epoch: what their requests share is read from the
-        provider's cache, and what was recalled for one turn often answers the next one too.
-        """
+    @property
+    def _depth(self) -> int:
+        """Tokens that may be recalled for a turn."""
         assert self._recall is not None
         if self._recall.tokens is not None:
             return self._recall.tokens
-        is_long = said / max(1, turns) > placements.LONG * self._room
-        return int(self._session.effort * self._room * (placements.HALF if is_long else 1))
+        return min(int(self._session.effort * self._room), placements.MOST_RECALLED)
 
     async def _answers(
         self, depth: int, seen: Mapping[str, str], *, single: bool = False

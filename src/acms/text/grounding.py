@@ -70,7 +70,7 @@ class _Text:
     """The words of one text, looked up by stem and by their first letters."""
 
     def __init__(self, text: str, months: Sequence[str]) -> None:
-        said = [*words(text), *_letter_parts(text), *months]
+        said = [*words(text), *_alphabetic_parts(text), *months]
         variants = variant_terms(said)
         #: Enough to tell the language.
         self._head = said[:_HEAD]
@@ -145,7 +145,7 @@ class Evidence:
         joined = _joined(statement)
         if joined and not statement.isascii() and any(joined in text.joined for text in self._texts):
             return 1.0
-        own = _letter_parts(statement)
+        own = _alphabetic_parts(statement)
         if not own:
             return 1.0
         counted = _telling(own, words(unicodedata.normalize("NFKC", ignored)))
@@ -156,7 +156,7 @@ class Evidence:
         return not self.missing_details(statement) and self.share(statement, ignored) >= ENOUGH
 
 
-def _letter_parts(text: str) -> list[str]:
+def _alphabetic_parts(text: str) -> list[str]:
     """Return the words of a text without their digits: of "200ms" it is "ms"."""
     return [part for word in words(text) for part in _LETTERS.findall(word)]
 
