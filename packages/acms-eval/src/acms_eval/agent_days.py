@@ -115,7 +115,7 @@ async def run_day(
                 if not asked:
                     answer = reply.text
                     break
-                calls += asked
+                calls += [(name, _argument(arguments)) for name, arguments in asked]
                 await _store_calls(session, day, asked, f"call_{number}_{attempt}", now)
             if answer:
                 await session.ingest("assistant", answer, created_at=now)
@@ -150,49 +150,53 @@ def count_days(turns: Sequence[DayTurn]) -> dict[str, dict[str, int]]:
 _COUNTS = ("called", "needed", "right", "graded", "requests", "over budget")
 
 
-def _read_calls(reply: Reply, day: Day) -> list[tuple[str, str]]:
-    """Return the tools that a reply calls, each with the value of its argument.
+def _read_calls(reply: Reply, day: Day) -> list[tuple[str, dict[str, Any]]]:
+    """Return the tools that a reply calls, with their arguments.
 
     Small models often write a call as JSON in their text; a reply that is nothing else is taken as that call.
     """
     calls: Iterable[Any] = [call["function"] for call in reply.calls]
     if not reply.calls and (written := _FENCE.match(reply.text)):
-        try:
-            calls = [json.loads(written[1])]
-        except ValueError:
-            return []
-    found: list[tuple[str, str]] = []
+        calls = [_parse_object(written[1])]
+    found: list[tuple[str, dict[str, Any]]] = []
     for call in calls:
-        name, arguments = call.get("name"), call.get("arguments")
+        arguments = call.get("arguments")
         if isinstance(arguments, str):
-            try:
-                arguments = json.loads(arguments)
-            except ValueError:
-                arguments = {}
-        if name in day.outputs and isinstance(arguments, dict):
-            found.append((name, str(next(iter(arguments.values()), ""))))
+            arguments = _parse_object(arguments)
+        if call.get("name") in day.outputs and isinstance(arguments, dict):
+            found.append((call["name"], arguments))
     return found
 
 
+def _parse_object(text: str) -> dict[str, Any]:
+    """Return a JSON object, or an empty one for anything else."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _argument(arguments: Mapping[str, Any]) -> str:
+    """Return the value of the only argument."""
+    return str(next(iter(arguments.values()), ""))
+
+
 async def _store_calls(
-    session: ACMS, day: Day, calls: Sequence[tuple[str, str]], id: str, now: datetime
+    session: ACMS, day: Day, calls: Sequence[tuple[str, dict[str, Any]]], id: str, now: datetime
 ) -> None:
     """Store calls and their results."""
-    parameters = {
-        tool["function"]["name"]: next(iter(tool["function"]["parameters"]["properties"]))
-        for tool in day.tools
-    }
     made = [
         {
             "id": f"{id}_{place}",
             "type": "function",
-            "function": {"name": name, "arguments": json.dumps({parameters[name]: value})},
+            "function": {"name": name, "arguments": json.dumps(arguments)},
         }
-        for place, (name, value) in enumerate(calls)
+        for place, (name, arguments) in enumerate(calls)
     ]
-    message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": made}
-    await session.ingest(message, created_at=now)
-    for call, (name, value) in zip(made, calls, strict=True):
+    await session.ingest({"role": "assistant", "content": None, "tool_calls": made}, created_at=now)
+    for call, (name, arguments) in zip(made, calls, strict=True):
+        value = _argument(arguments)
         output = day.outputs[name].get(value, f"nothing is known of {value!r}")
         result = {"role": "tool", "tool_call_id": call["id"], "content": output}
         await session.ingest(result, created_at=now)
