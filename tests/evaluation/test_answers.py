@@ -66,6 +66,8 @@ async def server() -> AsyncIterator[ModelServer]:
         ("The red kayak.", "red kayak", 1.0, True),
         ("a red one", "red kayak", 0.5, False),
         ("7 May 2023", "May 7, 2023", 1.0, False),
+        ("2023-05-07", "7 May 2023", 1.0, True),
+        ("2023-13-07", "7 May 2023", 0.0, False),
         ("$1,000", "1000", 1.0, True),
         ("在公园", "公园", 0.8, False),
         ("", "red", 0.0, False),

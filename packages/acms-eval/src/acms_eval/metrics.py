@@ -19,6 +19,7 @@ from functools import lru_cache
 from math import log2
 
 from acms_eval.nouns import Probe, Recalled, Score
+from acms_eval.turns import MONTHS
 
 __all__ = [
     "carries",
@@ -38,6 +39,7 @@ __all__ = [
 
 _ARTICLES = frozenset({"a", "an", "the"})
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ISO_DATE = re.compile(r"\b(\d{4})-(0[1-9]|1[0-2])-(\d{2})\b")
 _ANSWER_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
 
 
@@ -158,8 +160,8 @@ def exact_match(answer: str, expected: str) -> bool:
 def token_f1(answer: str, expected: str) -> float:
     """Return the harmonic mean of precision and recall of an answer's words, as SQuAD counts them.
 
-    Letter case, punctuation and articles do not count; of Chinese and Japanese every character is a word. Rajpurkar et
-    al., EMNLP 2016. Two answers without words are equal: 1.
+    Letter case, punctuation and articles do not count; 2023-05-07 is 7 May 2023; of Chinese and Japanese every
+    character is a word. Rajpurkar et al., EMNLP 2016. Two answers without words are equal: 1.
     """
     given, wanted = _answer_words(answer), _answer_words(expected)
     if not given or not wanted:
@@ -169,8 +171,12 @@ def token_f1(answer: str, expected: str) -> float:
 
 
 def _answer_words(text: str) -> list[str]:
-    plain = text.lower().translate(_NO_PUNCTUATION)
+    plain = _ISO_DATE.sub(_write_date, text.lower()).translate(_NO_PUNCTUATION)
     return [word for word in _ANSWER_WORD.findall(plain) if word not in _ARTICLES]
+
+
+def _write_date(found: re.Match[str]) -> str:
+    return f"{int(found[3])} {MONTHS[int(found[2]) - 1]} {found[1]}"
 
 
 def score(
