@@ -150,7 +150,7 @@ def agent(body: dict[str, Any]) -> str:
     tool = body["tools"][0]["function"]
     (parameter,) = tool["parameters"]["properties"]
     call = {"name": tool["name"], "arguments": {parameter: last["content"].split('"')[1]}}
-    return f"```json\n{json.dumps(call)}\n```"
+    return f"```json\n{json.dumps(call)}\n```" if "A17" in json.dumps(call) else f"{{{json.dumps(call)}}}}}"
 
 
 def day(*turns: dict[str, Any]) -> Day:

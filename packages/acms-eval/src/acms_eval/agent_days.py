@@ -30,7 +30,8 @@ BUDGET = 800
 _ROUNDS = 3
 """Requests of one turn: two calls of tools after one another, and the answer."""
 _MORNING = datetime(2026, 3, 2, 9, tzinfo=UTC)
-_FENCE = re.compile(r"\A\s*(?:```(?:json)?|<tool_call>)?\s*(\{.*\})\s*(?:```|</tool_call>)?\s*\Z", re.DOTALL)
+_WRITTEN_CALL = re.compile(r"\A(?:```(?:json)?|<tool_call>)?[\s{]*(?=\{\s*\"name\")")
+"""What stands before a call in a text; templates teach some models to write its braces twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +157,8 @@ def _read_calls(reply: Reply, day: Day) -> list[tuple[str, dict[str, Any]]]:
     Small models often write a call as JSON in their text; a reply that is nothing else is taken as that call.
     """
     calls: Iterable[Any] = [call["function"] for call in reply.calls]
-    if not reply.calls and (written := _FENCE.match(reply.text)):
-        calls = [_parse_object(written[1])]
+    if not reply.calls and (before := _WRITTEN_CALL.match(reply.text)):
+        calls = [_parse_object(reply.text[before.end() :])]
     found: list[tuple[str, dict[str, Any]]] = []
     for call in calls:
         arguments = call.get("arguments")
@@ -169,9 +170,9 @@ def _read_calls(reply: Reply, day: Day) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _parse_object(text: str) -> dict[str, Any]:
-    """Return a JSON object, or an empty one for anything else."""
+    """Return the JSON object that a text begins with, or an empty one."""
     try:
-        found = json.loads(text)
+        found, _ = json.JSONDecoder().raw_decode(text)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
