@@ -8,6 +8,7 @@ from acms_eval.datasets import Conversation, Question, load
 from acms_eval.items import GoldItem, evaluation_result
 from acms_eval.metrics import (
     carries,
+    exact_match,
     hit,
     hit_at,
     ndcg,
@@ -17,6 +18,7 @@ from acms_eval.metrics import (
     stale,
     stale_anywhere,
     surfaced,
+    token_f1,
 )
 from acms_eval.nouns import Probe, Recalled, Report, Said, Scenario, Score, System, table
 from acms_eval.peers import OpenSystem, systems
@@ -57,6 +59,7 @@ __all__ = [  # noqa: RUF022 - in the order of `sorted`, as every door
     "corrections",
     "evaluate",
     "evaluation_result",
+    "exact_match",
     "hit",
     "hit_at",
     "load",
@@ -73,4 +76,5 @@ __all__ = [  # noqa: RUF022 - in the order of `sorted`, as every door
     "surfaced",
     "systems",
     "table",
+    "token_f1",
 ]

@@ -1,18 +1,24 @@
-"""An embedder that keeps its vectors in a file, so that a run is repeated in seconds and all systems see the same."""
+"""Keep what models return in a file: a run is repeated in seconds, and an interrupted one goes on where it stopped."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
+from typing import Any, TypeVar
 
+from acms.config import RetryConfig
 from acms.errors import ValidationError
 from acms.ports import Embedder
+from acms.providers.http import Endpoint
 
-__all__ = ["CachedEmbedder"]
+__all__ = ["CachedEmbedder", "CachedEndpoint"]
+
+T = TypeVar("T")
 
 BATCH = 64
 """Texts of one call to the embedder inside; what a batch brought is kept before the next one starts."""
@@ -33,15 +39,7 @@ class CachedEmbedder:
         self.model: str = getattr(inner, "model", None) or type(inner).__name__
         #: Texts that were not known and had to be embedded.
         self.embedded = 0
-        try:
-            if path is not None:
-                Path(path).parent.mkdir(parents=True, exist_ok=True)
-            self._file = sqlite3.connect(path or ":memory:", isolation_level=None)
-            self._file.execute(
-                "CREATE TABLE IF NOT EXISTS vector (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID"
-            )
-        except (OSError, sqlite3.Error) as error:
-            raise ValidationError(f"is no file of vectors: {error}", field=str(path)) from error
+        self._file = _open_table(path, "vector")
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """Return one vector for each text, in order; what is new is embedded and kept."""
@@ -78,3 +76,64 @@ class CachedEmbedder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class CachedEndpoint(Endpoint):
+    """A model server whose answers are kept by path and body, the model with it: the same question is sent once.
+
+    `settings` are sent with every call, such as `{"temperature": 0}`. An answer is kept when its reader accepts it;
+    failures are not kept. `aclose`, or `async with`, closes the file too.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        path: str | Path | None = None,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        api_key: str | None = None,
+        timeout: float = 600.0,
+        retry: RetryConfig | None = None,
+    ) -> None:
+        super().__init__(base_url, api_key=api_key, timeout=timeout, retry=retry)
+        self._settings = dict(settings or {})
+        self._file = _open_table(path, "answer")
+        #: Questions that were sent to the server.
+        self.sent = 0
+
+    async def post(self, path: str, body: Mapping[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
+        """Return what `read` makes of the answer that is kept, or ask and keep it."""
+        whole = {**self._settings, **body}
+        question = json.dumps([path, whole], sort_keys=True)
+        key = sha256(question.encode()).digest()
+        row = self._file.execute("SELECT value FROM answer WHERE key = ?", (key,)).fetchone()
+        if row is not None:
+            return read(json.loads(row[0]))
+        accepted: list[dict[str, Any]] = []
+
+        def read_answer(answer: dict[str, Any]) -> T:
+            found = read(answer)
+            accepted.append(answer)
+            return found
+
+        found = await super().post(path, whole, read_answer)
+        self.sent += 1
+        self._file.execute("INSERT OR REPLACE INTO answer VALUES (?, ?)", (key, json.dumps(accepted[-1])))
+        return found
+
+    async def aclose(self) -> None:
+        """Close the connections and the file."""
+        await super().aclose()
+        self._file.close()
+
+
+def _open_table(path: str | Path | None, name: str) -> sqlite3.Connection:
+    """Open a file with a table of values by key, or one in memory."""
+    try:
+        if path is not None:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        file = sqlite3.connect(path or ":memory:", isolation_level=None)
+        file.execute(f"CREATE TABLE IF NOT EXISTS {name} (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
+    except (OSError, sqlite3.Error) as error:
+        raise ValidationError(f"is no file of {name}s: {error}", field=str(path)) from error
+    return file

@@ -1,13 +1,15 @@
-"""Commands that measure how well a memory remembers: eval run, eval report, eval cascades, eval scenarios."""
+"""Commands that measure how well a memory remembers: eval run, answers, report, cascades, scenarios."""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +23,8 @@ from acms.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
     from acms.ports import Embedder
+    from acms_eval.answer_report import AnswerReport
+    from acms_eval.datasets import Conversation
     from acms_eval.judge import Judgement
     from acms_eval.report import Document, Section, Table
     from acms_eval.retrieval import Progress, RetrievalReport
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
     _Measured = tuple[Document, dict[str, Any], dict[str, str] | None]
 
 JUDGE_KEY = "ACMS_JUDGE_KEY"
+MODEL_KEY = "ACMS_MODEL_KEY"
+_PARTS = "questions, corrections, days"
+_ROWS = "no memory, window, BM25, recall, default prompt, gold evidence"
 _SEEDS = (0,)
 _TURNS = 200
 _SYSTEMS = "acms, recent, bm25, vectors, rrf, gleanr, chroma"
@@ -490,6 +497,116 @@ def _fitting(table: Table, room: int | None) -> list[list[int]]:
 
 def _wide(table: Table, place: int) -> int:
     return 3 + max(len(row[place]) for row in (table.heads, *table.rows))
+
+
+# ── answers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+ModelUrl = Annotated[
+    str,
+    typer.Option(
+        "--model-url", metavar="URL", envvar="ACMS_MODEL_URL", help="A server that speaks /chat/completions."
+    ),
+]
+ModelName = Annotated[
+    str | None, typer.Option("--model", metavar="MODEL", help="Default: the first that the server lists.")
+]
+Parts = Annotated[
+    list[str],
+    typer.Option(
+        "--part", metavar="NAME", callback=_one_of(*_PARTS.split(", ")), help=f"Of {_PARTS}; default: all."
+    ),
+]
+Rows = Annotated[
+    list[str],
+    typer.Option(
+        "--row", metavar="NAME", callback=_one_of(*_ROWS.split(", ")), help=f"Of {_ROWS}; default: all."
+    ),
+]
+AnswerTokens = Annotated[
+    int,
+    typer.Option("--answer-tokens", min=1, metavar="N", help="Of an answer; more if the model thinks first."),
+]
+KeptAnswers = Annotated[
+    Path,
+    typer.Option("--cache", metavar="FOLDER", file_okay=False, help="Keep answers here for the next run."),
+]
+
+
+@evaluating.command("answers", epilog="Example:  acms eval answers --model-url http://127.0.0.1:8080/v1")
+def answers_(
+    model_url: ModelUrl,
+    model: ModelName = None,
+    data: Data = [],
+    part: Parts = [],
+    row: Rows = [],
+    questions: Annotated[int, typer.Option("--questions", min=1, metavar="N", help="How many.")] = 60,
+    budget: Annotated[int, typer.Option("--budget", min=1, metavar="N", help="Tokens of memory.")] = 400,
+    answer_tokens: AnswerTokens = 32,
+    judge_model: JudgeModel = None,
+    cache: KeptAnswers = Path("~/.cache/acms"),
+    report: Report = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a model answer from what each way to remember shows it.
+
+    Questions of real conversations (--data), or of a scenario; 20 values that were corrected; three days of an agent
+    with tools. Answers are kept, so an interrupted run goes on where it stopped. The key comes from ACMS_MODEL_KEY.
+    """
+
+    async def work() -> None:
+        from acms_eval.answer_report import PARTS, measure_answers
+        from acms_eval.answers import Row
+        from acms_eval.cached import CachedEndpoint
+
+        if report is not None:
+            _made(report)
+        file = cache.expanduser() / "answers.db"
+        key = os.environ.get(MODEL_KEY) or None
+        async with CachedEndpoint(model_url, file, settings={"temperature": 0}, api_key=key) as endpoint:
+            name = model or await endpoint.get("models", lambda answer: answer["data"][0]["id"])
+            with _watching() as tell:
+                found = await measure_answers(
+                    endpoint,
+                    name,
+                    _conversations(data),
+                    parts=part or PARTS,
+                    rows=[one for one in Row if not row or one in row],
+                    count=questions,
+                    budget=budget,
+                    max_tokens=answer_tokens,
+                    judge_model=judge_model,
+                    progress=tell,
+                )
+        _show_answers(found, {"model": name, "budget": str(budget)}, report, as_json)
+
+    run(as_json, work())
+
+
+def _conversations(paths: Sequence[Path]) -> list[Conversation]:
+    """Return the conversations of all paths, or a scenario where there are none."""
+    from acms_eval import SCENARIOS
+    from acms_eval.answers import scenario_conversation
+    from acms_eval.datasets import load
+
+    if paths:
+        return list(chain.from_iterable(map(load, paths)))
+    return [scenario_conversation(SCENARIOS["corrections"](turns=_TURNS, seed=0))]
+
+
+def _show_answers(found: AnswerReport, run_with: dict[str, str], report: Path | None, as_json: bool) -> None:
+    """Write the tables with the model, the date and the machine, or all of it as JSON."""
+    from acms_eval.report import Document
+
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors"
+    settings = {**run_with, "temperature": "0", "date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine}
+    line = ", ".join(f"{key} {value}" for key, value in settings.items())
+    document = Document(title="Answers", text=(line,), settings=settings, sections=found.sections())
+    written = [] if report is None else document.write(report)
+    screen = Screen(as_json)
+    if not as_json:
+        screen.line(line, "dim")
+    _show(screen, document, {**found.figures(), "settings": settings}, written)
 
 
 # ── report ──────────────────────────────────────────────────────────────────────────────────────────────────────────

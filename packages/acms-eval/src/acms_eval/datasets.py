@@ -67,6 +67,8 @@ class Question:
     answerable: bool = True
     #: When it was asked, where the set says so.
     asked_at: datetime | None = None
+    #: What a right answer says; empty where the set gives none in a few words.
+    answer: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +301,7 @@ def _people(dataset: str) -> Callable[[Path, Iterator[_Record]], Iterator[Conver
                             gold=gold,
                             outdated=gold - {max(gold)} if known == "Vehicle" and gold else frozenset(),
                             answerable=(known, group) != ("LoCoMo", "5"),
+                            answer=str(one.get("answer", "")),
                         )
                     )
             yield Conversation(name=name, dataset=known, said=said, questions=tuple(questions))
@@ -436,6 +439,7 @@ def _long(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
                 gold=frozenset(marked or within),
                 answerable=not missing,
                 asked_at=_moment(record["question_date"]) if record.get("question_date") else None,
+                answer=str(record.get("answer", "")),
             )
             conversation = Conversation(
                 name=name, dataset="LongMemEval", said=tuple(said), questions=(question,)

@@ -11,15 +11,19 @@ value ("PostgreSQL is popular, but some prefer MongoDB") does not say what was d
 from __future__ import annotations
 
 import re
+import string
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import log2
 
 from acms_eval.nouns import Probe, Recalled, Score
+from acms_eval.turns import MONTHS
 
 __all__ = [
     "carries",
+    "exact_match",
     "hit",
     "hit_at",
     "ndcg",
@@ -29,7 +33,14 @@ __all__ = [
     "stale",
     "stale_anywhere",
     "surfaced",
+    "token_f1",
 ]
+
+
+_ARTICLES = frozenset({"a", "an", "the"})
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ISO_DATE = re.compile(r"\b(\d{4})-(0[1-9]|1[0-2])-(\d{2})\b")
+_ANSWER_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
 
 
 @lru_cache(maxsize=4096)
@@ -139,6 +150,33 @@ def ndcg(probe: Probe, items: Sequence[Recalled], k: int = 5) -> float:
         return sum((2**grade - 1) / log2(place + 2) for place, grade in enumerate(found[:k]))
 
     return gain(grades) / gain(best)
+
+
+def exact_match(answer: str, expected: str) -> bool:
+    """Return whether an answer has the same words as the expected one, in the same order."""
+    return _answer_words(answer) == _answer_words(expected)
+
+
+def token_f1(answer: str, expected: str) -> float:
+    """Return the harmonic mean of precision and recall of an answer's words, as SQuAD counts them.
+
+    Letter case, punctuation and articles do not count; 2023-05-07 is 7 May 2023; of Chinese and Japanese every
+    character is a word. Rajpurkar et al., EMNLP 2016. Two answers without words are equal: 1.
+    """
+    given, wanted = _answer_words(answer), _answer_words(expected)
+    if not given or not wanted:
+        return float(given == wanted)
+    common = (Counter(given) & Counter(wanted)).total()
+    return 2 * common / (len(given) + len(wanted))
+
+
+def _answer_words(text: str) -> list[str]:
+    plain = _ISO_DATE.sub(_write_date, text.lower()).translate(_NO_PUNCTUATION)
+    return [word for word in _ANSWER_WORD.findall(plain) if word not in _ARTICLES]
+
+
+def _write_date(found: re.Match[str]) -> str:
+    return f"{int(found[3])} {MONTHS[int(found[2]) - 1]} {found[1]}"
 
 
 def score(

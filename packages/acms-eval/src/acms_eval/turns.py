@@ -13,9 +13,9 @@ from acms.branches.importers import Turn
 from acms.errors import ValidationError
 from acms.model import Json
 
-__all__ = ["read_file", "read_turns"]
+__all__ = ["MONTHS", "read_file", "read_turns"]
 
-_MONTHS = (
+MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
     "december",
 )  # fmt: skip
@@ -97,7 +97,7 @@ def _beam(document: Mapping[str, Json]) -> Iterator[Turn]:
 
 
 def _month(name: str) -> int:
-    return _MONTHS.index(name.lower()) + 1
+    return MONTHS.index(name.lower()) + 1
 
 
 _FORMATS: tuple[
