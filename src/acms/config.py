@@ -87,8 +87,8 @@ class RecallConfig:
     #: Share of a recall, and of what a prompt recalls, that text of the origin `external` may take while other text
     #: that answers is left out.
     external_budget_pct: float = 0.25
-    #: Share of a prompt's room, up to 6,000 tokens, that what is recalled for one turn may take beside a history: more of
-    #: what answers, or fewer tokens that are paid in full.
+    #: Share of a prompt's room that what is recalled for one turn may take where a history stands beside it, up to
+    #: 6,000 tokens: more of what answers, or fewer tokens that are paid in full.
     effort: float = 0.7
     #: How long a reranker may take, tries and waits included, before a recall does without it.
     rerank_seconds: float = 5.0
