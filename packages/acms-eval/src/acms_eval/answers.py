@@ -319,8 +319,11 @@ class _Memories:
         return []
 
     async def _write_prompt(self, question: str, budget: int) -> list[Mapping[str, Any]]:
-        session = self.acms.session
-        await session.forget_renders()  # the questions do not follow one another
+        # A look at the log as it is: the questions do not follow one another.
+        context = await self.acms.session.context_id()
+        assert context is not None
+        head = await self.acms.session.storage.head(context)
+        session = self.acms.session.at(head.version)
         prompt = Prompt(OpenAIChat(_COUNTED_AS)).system(instruction())
         bare = await prompt.user(question).render()
         rendered = (
